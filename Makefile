@@ -1,0 +1,53 @@
+# make demo, make test: each makes the virtual environment if it is missing, installs, and runs.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+
+.PHONY: help demo test test-slow lint format benchmark clean
+
+help:
+	@echo "make demo       train three methods on the embedded data set, write runs/demo/report.html"
+	@echo "make test       lint, types, layers and all tests but the slow ones"
+	@echo "make test-slow  the slow tests"
+	@echo "make benchmark  speed as ratios to named peers"
+	@echo "make format     format the code"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "shiftcal needs Python 3.11 or newer; none was found."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing shiftcal into $(VENV) (once, a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing shiftcal and its test tools into $(VENV) (once, a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/shiftcal demo --out runs/demo
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow" -n 2 --cov --cov-report=term:skip-covered
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests -m slow --durations=10
+
+benchmark: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/low_pass.py
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,19 @@
+"""One error format for every function: what was expected, what was found."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def wrong(name: str, should: str, found: object) -> ValueError:
+    """Build the error "Parameter `x` should be …. Found `x = …`." (the caller raises it)."""
+    return ValueError(f"Parameter `{name}` should be {should}. Found `{name} = {found}`.")
+
+
+def unknown(name: str, value: str, known: Iterable[str]) -> ValueError:
+    """Build the error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    return ValueError(f"{wrong(name, 'one of ' + ', '.join(names), repr(value))}{hint}")

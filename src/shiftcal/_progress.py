@@ -1,0 +1,97 @@
+"""Progress on anything that takes more than two seconds: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """Show how far a task is, what it measures and how long it will take.
+
+    On a terminal it is a rich progress bar, redrawn a few times a second. Elsewhere `line` prints plain lines and
+    `advance` prints nothing.
+    """
+
+    def __init__(self, title: str, total: int, *, done: int = 0, enabled: bool = True) -> None:
+        self.title, self.total, self.done = title, total, done
+        self._enabled, self._started, self._done_before, self._drawn = enabled, time.monotonic(), done, 0.0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._enabled and sys.stdout.isatty():
+            self._start_bar()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, steps: int = 1) -> None:
+        """Count steps as done."""
+        self.done += steps
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done)
+
+    def due(self) -> bool:
+        """Tell whether a bar is shown and its text is a quarter of a second old: only then is a value worth reading."""
+        now = time.monotonic()
+        if self._bar is None or now - self._drawn < 0.25:
+            return False
+        self._drawn = now
+        return True
+
+    def show(self, text: str) -> None:
+        """Change the text beside the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, text=text)
+
+    def line(self, text: str) -> None:
+        """Print a plain line with the time left, where there is no bar; beside a bar, show it as the text."""
+        if self._bar is not None:
+            self.show(text)
+        elif self._enabled:
+            left = "" if self.done >= self.total else f"  {duration(self.time_left())} left"
+            print(f"{self.title}  {text}{left}", flush=True)
+
+    def time_left(self) -> float:
+        """Estimate the seconds left from the pace so far."""
+        done = max(self.done - self._done_before, 1)
+        return (time.monotonic() - self._started) / done * (self.total - self.done)
+
+    def _start_bar(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
+        bar = Progress(*columns, refresh_per_second=4)
+        self._task = bar.add_task(self.title, total=self.total, completed=self.done, text="")
+        bar.start()
+        self._bar = bar
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as people read them.
+
+    Example:
+        >>> duration(5), duration(83), duration(7380)
+        ('5 s', '1 min 23 s', '2 h 03 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

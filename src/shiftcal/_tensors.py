@@ -1,0 +1,36 @@
+"""Checks of tensors that losses, metrics and calibrators share. Those that read values wait for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shiftcal._checks import wrong
+
+
+def check_rows(name: str, rows: Tensor) -> None:
+    """Raise unless rows are floating point, one per sample, one column per class."""
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] < 2:
+        raise wrong(name, "of shape [N, K] with N ≥ 1 and K ≥ 2", list(rows.shape))
+    if not rows.is_floating_point():
+        raise wrong(name, "floating point", rows.dtype)
+
+
+def check_indices(targets: Tensor, size: int) -> None:
+    """Raise unless targets are `size` integers."""
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise wrong("targets", "integer class indices", targets.dtype)
+    if targets.shape != (size,):
+        raise wrong("targets", f"of shape [{size}], one per sample", list(targets.shape))
+
+
+def check_finite(name: str, values: Tensor) -> None:
+    """Raise if any value is NaN or infinite (reads values)."""
+    if not bool(values.isfinite().all()):
+        raise wrong(name, "finite", "NaN or infinity")
+
+
+def check_range(targets: Tensor, classes: int) -> None:
+    """Raise unless targets are in 0..K−1 (reads values)."""
+    if bool(((targets < 0) | (targets >= classes)).any()):
+        raise wrong("targets", f"in 0..{classes - 1}", f"values in {int(targets.min())}..{int(targets.max())}")

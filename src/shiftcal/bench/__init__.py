@@ -1,0 +1,1 @@
+"""Bench: whole runs, from config to record."""

@@ -1,0 +1,100 @@
+"""One run from config to record: train, evaluate, write."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from shiftcal import models, records
+from shiftcal._checks import wrong
+from shiftcal.data.dataset import Dataset
+from shiftcal.evaluation import evaluate
+from shiftcal.training import checkpoint
+from shiftcal.training.config import Config, from_dict
+from shiftcal.training.loop import load_dataset, resolve_device, train
+
+
+def checkpoints_of(out: Path) -> Path:
+    """Say where a run keeps its checkpoints."""
+    return out / "checkpoints"
+
+
+def complete(
+    config: Config, out: Path, *, resume: bool = False, dataset: Dataset | None = None, progress: bool = True
+) -> dict[str, Any]:
+    """Train and evaluate one run in a directory of its own, and return its record.
+
+    With `resume`, a finished run is not trained again and an interrupted one goes on from its last checkpoint.
+    """
+    records.claim(out, config.to_dict(), resume=resume)
+    if (out / records.RECORD).is_file():
+        finished: dict[str, Any] = records.read_json(out / records.RECORD)
+        return finished
+    dataset = dataset or load_dataset(config)
+    started, clock = datetime.now(UTC), time.perf_counter()
+    run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    trained = time.perf_counter()
+    checkpoint.save_weights(out / records.WEIGHTS, run.model)
+    evaluation = evaluate_with(config, run.model, dataset, progress=progress)
+    record = {
+        "schema": records.SCHEMA,
+        "recipe": config.recipe,
+        "method": config.method,
+        "seed": config.seed,
+        "config": config.to_dict(),
+        **records.environment(),
+        "device": describe_device(run.device),
+        "started": started.isoformat(timespec="seconds"),
+        # Training seconds are summed over epochs: a resumed run counts what it did before the interruption.
+        "seconds": {
+            "train": sum(entry["seconds"] for entry in run.history),
+            "evaluate": time.perf_counter() - trained,
+            "this_process": time.perf_counter() - clock,
+        },
+        "history": run.history,
+        "evaluation": evaluation,
+    }
+    records.write_json(out / records.RECORD, record)
+    return record
+
+
+def reevaluate(out: Path, *, progress: bool = True) -> dict[str, Any]:
+    """Evaluate a finished run's weights again and renew its record."""
+    if not (out / records.RECORD).is_file() or not (out / records.WEIGHTS).is_file():
+        raise wrong("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
+    record: dict[str, Any] = records.read_json(out / records.RECORD)
+    config = from_dict(records.read_json(out / records.CONFIG))
+    dataset = load_dataset(config)
+    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
+    checkpoint.load_weights(out / records.WEIGHTS, model)
+    clock = time.perf_counter()
+    record["evaluation"] = evaluate_with(config, model, dataset, progress=progress)
+    record["seconds"]["evaluate"] = time.perf_counter() - clock
+    records.write_json(out / records.RECORD, record)
+    return record
+
+
+def evaluate_with(config: Config, model: nn.Module, dataset: Dataset, *, progress: bool) -> dict[str, Any]:
+    """Evaluate as a config says."""
+    return evaluate(
+        model,
+        dataset,
+        corruptions=config.evaluation.corruptions,
+        constants=config.evaluation.constants,
+        bins=config.evaluation.bins,
+        temperature_criterion=config.evaluation.temperature_criterion,  # type: ignore[arg-type]
+        batch_size=config.evaluation.batch_size,
+        progress=progress,
+    )
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """Describe the device that a run used."""
+    if device.type == "cuda":
+        return {"type": "cuda", "name": torch.cuda.get_device_name(device)}
+    return {"type": "cpu", "threads": torch.get_num_threads()}

@@ -1,0 +1,136 @@
+"""The command line. Heavy packages are imported inside the commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Train image classifiers whose confidence stays honest when the data shifts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Set = Annotated[
+    list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
+]
+
+DEMO_METHODS = ("ce", "dfl", "fgr")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for runs and report.")] = Path("runs/demo"),
+    set_: Set = [],  # noqa: B006 (typer reads the default, nothing changes it)
+) -> None:
+    """Train cross-entropy, dual focal loss and FGR on the embedded data set and show what shift does to each.
+
+    Takes about two minutes on two cores. Finished runs in the directory are kept; delete it to train again.
+    """
+    with _friendly(out):
+        from shiftcal.bench.run import complete
+        from shiftcal.report.page import write_report
+        from shiftcal.report.table import print_table
+        from shiftcal.training.config import load_config
+        from shiftcal.training.loop import load_dataset
+
+        configs = [load_config("demo", [*set_, f"method={method}"]) for method in DEMO_METHODS]
+        dataset = load_dataset(configs[0])
+        records = [complete(c, out / c.method, resume=True, dataset=dataset) for c in configs]
+        page = write_report(out, records, "shiftcal demo")
+        print_table(records)
+        typer.echo(f"Report: {page}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (demo) or path of a TOML file.")],
+    out: Annotated[Path, typer.Option(help="Directory for the run; new or empty.")],
+    set_: Set = [],  # noqa: B006
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")] = False,
+) -> None:
+    """Train one method by a recipe, evaluate it on clean and shifted test sets, and write its record.
+
+    Example: shiftcal train demo --set method=fgr --set train.epochs=4 --set seed=3 --out runs/mine
+    """
+    again = f"shiftcal train {recipe} {''.join(f'--set {item} ' for item in set_)}--out {out} --resume"
+    with _friendly(out, again):
+        from shiftcal.bench.run import complete
+        from shiftcal.report.table import print_table
+        from shiftcal.training.config import load_config
+
+        record = complete(load_config(recipe, set_), out, resume=resume)
+        print_table([record])
+        typer.echo(f"Record: {out / 'record.json'}")
+
+
+@app.command("eval")
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run, or a directory of runs.")],
+) -> None:
+    """Evaluate finished runs again from their weights; writes records, figures and report.html into DIR."""
+    with _friendly(directory):
+        from shiftcal.bench.run import reevaluate
+        from shiftcal.records import find_runs
+        from shiftcal.report.page import write_report
+        from shiftcal.report.table import print_table
+
+        records = [reevaluate(run) for run in find_runs(directory)]
+        page = write_report(directory, records, f"shiftcal: {directory.name}")
+        print_table(records)
+        typer.echo(f"Report: {page}")
+
+
+def _version(show: bool) -> None:
+    if show:
+        from shiftcal import __version__
+
+        typer.echo(f"shiftcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train image classifiers whose confidence stays honest when the data shifts."""
+
+
+@contextmanager
+def _friendly(out: Path, again: str | None = None) -> Iterator[None]:
+    """Turn errors into one line on standard error, and Ctrl-C into a word on where the checkpoint is."""
+    try:
+        yield
+    except ValueError as error:
+        _fail(str(error), 2)
+    except FloatingPointError as error:
+        _fail(f"{error} {_last_checkpoint(out)}", 1)
+    except OSError as error:
+        _fail(f"Parameter `out` should be a directory with room that can be written. Found `out = {out}`: {error}.", 1)
+    except KeyboardInterrupt:
+        hint = f" Continue with: {again}" if again else " The same command continues."
+        _fail(f"Stopped. {_last_checkpoint(out)}{hint}", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _last_checkpoint(out: Path) -> str:
+    found = sorted(out.glob("**/checkpoints/epoch-*"), key=lambda path: path.stat().st_mtime)
+    return f"Last checkpoint: {found[-1]}." if found else "There is no checkpoint yet."
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

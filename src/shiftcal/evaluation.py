@@ -1,0 +1,104 @@
+"""Evaluation: one model on the clean test set and on every shift of it, before and after temperature scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from shiftcal._progress import Progress
+from shiftcal.calibrators import TemperatureScaling
+from shiftcal.corruptions import SEVERITIES, corrupt
+from shiftcal.data.dataset import Dataset, Split
+from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    corruptions: Sequence[str] = (),
+    constants: str = "cifar",
+    bins: int = 15,
+    temperature_criterion: Literal["nll", "ece"] = "nll",
+    batch_size: int = 500,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Measure a model on a data set's test images, clean and shifted.
+
+    The temperature is fitted on the validation images and applied to every test set; `ece_ts` is the ECE after it.
+    Shifts are the data set's own and the named corruptions, each at five severities.
+
+    Returns:
+        Plain data, all metrics as fractions: `temperature`; `validation` and `id` (clean test set); `shifts`, one row
+        for each shift and severity; `shifted`, their mean; `reliability`, bins of `id` and of all shifts together.
+    """
+    total = 2 + len(SEVERITIES) * (len(dataset.shifts) + len(corruptions))
+    with Progress("evaluate", total, enabled=progress) as bar:
+        logits = predict(model, dataset, dataset.validation, batch_size)
+        scaling = TemperatureScaling(temperature_criterion).fit(logits, dataset.validation.targets.to(logits.device))
+
+        def measure(split: Split) -> tuple[dict[str, float], CalibrationMeter]:
+            result = _measure(predict(model, dataset, split, batch_size), split.targets, scaling, bins)
+            bar.advance()
+            return result
+
+        validation, _ = measure(dataset.validation)
+        clean, clean_meter = measure(dataset.test)
+        rows: list[dict[str, Any]] = []
+        pooled = CalibrationMeter(len(dataset.classes), bins)
+        for shift, severity, split in shifted_splits(dataset, corruptions, constants):
+            metrics, meter = measure(split)
+            rows.append({"shift": shift, "severity": severity, **metrics})
+            pooled.merge(meter)
+        bar.line(f"{len(rows)} shifted test sets of {len(dataset.test)} images")
+    return {
+        "temperature": scaling.temperature,
+        "validation": validation,
+        "id": clean,
+        "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
+        "shifts": rows,
+        "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
+    }
+
+
+def shifted_splits(dataset: Dataset, corruptions: Sequence[str], constants: str) -> Iterator[tuple[str, int, Split]]:
+    """Yield the data set's own shifts, then the corruptions of its test images, by name and severity."""
+    for name, splits in dataset.shifts.items():
+        for severity, split in enumerate(splits, start=1):
+            yield name, severity, split
+    for name in corruptions:
+        for severity in SEVERITIES:
+            images = corrupt(dataset.test.images, name, severity, constants=constants)
+            yield name, severity, Split(images, dataset.test.targets)
+
+
+def predict(model: nn.Module, dataset: Dataset, split: Split, batch_size: int) -> Float[Tensor, "n classes"]:
+    """Return a model's logits for stored images, in evaluation mode, on the model's device."""
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            parts = [model(dataset.normalise(part.to(device))).float() for part in split.images.split(batch_size)]
+    finally:
+        model.train(training)
+    return torch.cat(parts)
+
+
+def _measure(
+    logits: Tensor, targets: Tensor, scaling: TemperatureScaling, bins: int
+) -> tuple[dict[str, float], CalibrationMeter]:
+    targets = targets.to(logits.device)
+    # In float64 even a very sure model leaves the true class a probability above 0.
+    probabilities, scaled = logits.double().softmax(-1), scaling(logits.double()).softmax(-1)
+    meter = CalibrationMeter(logits.shape[1], bins)
+    meter.update(probabilities, targets)
+    after = {
+        "adaptive_ece": adaptive_ece(probabilities, targets, bins=bins),
+        "ece_ts": ece(scaled, targets, bins=bins),
+    }
+    return meter.compute() | after, meter

@@ -1,0 +1,55 @@
+"""Soft-binned ECE, the calibration constraint of FGR."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from shiftcal._checks import wrong
+from shiftcal.losses._inputs import at_least_float32, check_inputs
+
+
+def soft_ece(
+    logits: Float[Tensor, "batch classes"],
+    targets: Int[Tensor, " batch"],
+    *,
+    bins: int = 15,
+    temperature: float = 0.1,
+    mask: Bool[Tensor, " batch"] | None = None,
+) -> Float[Tensor, ""]:
+    """Compute the L2 soft-binned calibration error (Karandikar et al., NeurIPS 2021; FGR paper, equation 9).
+
+    With confidence c_i, bin centres ξ_m = (m − 0.5)/M and memberships u_im = softmax_m(−(c_i − ξ_m)²/t),
+    it is (Σ_m |S_m|/N · (acc_m − conf_m)²)^½, where |S_m| = Σ_i u_im and acc_m, conf_m are means weighted by u_im.
+    It is a statistic of the whole batch, so there is no `reduction`.
+
+    Args:
+        logits: Scores before the softmax.
+        targets: Class indices.
+        bins: Number of bins M.
+        temperature: Softness t of the memberships.
+        mask: The samples that count, all by default. A mask keeps shapes fixed where a selection would not.
+
+    Example:
+        >>> logits = torch.tensor([[9.0, 0.0], [9.0, 0.0]])  # sure of itself, and right every other time
+        >>> round(soft_ece(logits, torch.tensor([0, 1])).item(), 3)
+        0.5
+    """
+    check_inputs(logits, targets)
+    if bins < 1:
+        raise wrong("bins", "at least 1", bins)
+    if temperature <= 0:
+        raise wrong("temperature", "positive", temperature)
+    confidence, prediction = at_least_float32(logits).softmax(-1).max(-1)
+    correct = (prediction == targets).to(confidence.dtype)
+    xi = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
+    u = (-((confidence[:, None] - xi) ** 2) / temperature).softmax(-1)
+    if mask is not None:
+        u = u * mask[:, None]
+    size = u.sum(0) + 1e-12
+    gap = (u * (correct - confidence)[:, None]).sum(0) / size  # acc_m − conf_m
+    squared = (size * gap**2).sum() / size.sum()
+    # The root has no finite slope at 0, so that a perfectly calibrated batch takes the slope 0 instead.
+    positive = squared > torch.finfo(squared.dtype).tiny
+    return torch.where(positive, squared.where(positive, 1.0).sqrt(), 0.0)

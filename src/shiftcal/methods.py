@@ -1,0 +1,58 @@
+"""METHODS: the whole comparison as one table. A method is a row; an ablation is a row with one cell changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shiftcal._checks import unknown
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row: everything in which a method differs from plain training. Filter and constraint start after the warm-up.
+
+    Attributes:
+        loss: The main loss, a name in `shiftcal.losses`.
+        gamma: Which of the recipe's focusing parameters the main loss takes, if it takes one.
+        filter: Whether a ρ-share of the training images is low-pass filtered each epoch.
+        constraint: The loss whose gradient the rule looks at, a name in `shiftcal.losses`.
+        rule: How the two gradients become one, a name in `shiftcal.rectification.RULES`.
+        constraint_batch: "independent": a second batch and forward pass; "shared": the main batch's unfiltered members.
+        constraint_momentum: β of the running mean of the constraint's gradient; 0 uses each step's own.
+        augment: What is done to every training image, a name in `shiftcal.augment`.
+    """
+
+    loss: str
+    gamma: Literal["dfl", "fgr"] | None = None
+    filter: bool = False
+    constraint: str | None = None
+    rule: str = "none"
+    constraint_batch: Literal["independent", "shared"] = "independent"
+    constraint_momentum: float = 0.0
+    augment: str = "crop_flip"
+
+
+# fmt: off
+METHODS: dict[str, Method] = {
+    "ce":           Method("cross_entropy"),
+    "dfl":          Method("dual_focal", gamma="dfl"),
+    "fgr":          Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify"),
+    # Ablations: the two halves of FGR, and the two losses added instead of projected.
+    "filter-only":  Method("dual_focal", gamma="fgr", filter=True),
+    "rect-only":    Method("dual_focal", gamma="fgr", constraint="soft_ece", rule="rectify"),
+    "weighted-sum": Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="sum"),
+}
+# fmt: on
+
+
+def find(name: str) -> Method:
+    """Look a method up by name.
+
+    Example:
+        >>> find("ce").loss
+        'cross_entropy'
+    """
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]

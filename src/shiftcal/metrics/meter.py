@@ -1,0 +1,108 @@
+"""A meter that sums calibration statistics over batches and ranks."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from shiftcal._checks import wrong
+from shiftcal.metrics._inputs import check_bins, check_inputs
+from shiftcal.metrics.adaptive_ece import adaptive_ece
+from shiftcal.metrics.binning import BinSums, bin_sums, class_bin_sums, one_hot, top_label
+from shiftcal.metrics.scores import sample_brier, sample_nll
+
+
+class CalibrationMeter:
+    """Accumulate accuracy, NLL, Brier, ECE, MCE and classwise ECE in O(bins · classes) memory, exactly.
+
+    The result does not depend on how samples were batched: everything kept is a float64 sum, and `merge` adds sums.
+    `adaptive=True` adds the adaptive ECE, which needs all probabilities and keeps them.
+
+    Example:
+        >>> meter = CalibrationMeter(num_classes=2)
+        >>> meter.update(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+        >>> meter.update(torch.tensor([[0.75, 0.25]]), torch.tensor([1]))
+        >>> round(meter.compute()["ece"], 4)
+        0.25
+    """
+
+    def __init__(self, num_classes: int, bins: int = 15, adaptive: bool = False) -> None:
+        if num_classes < 2:
+            raise wrong("num_classes", "at least 2", num_classes)
+        check_bins(bins)
+        self.num_classes, self.bins, self.adaptive = num_classes, bins, adaptive
+        self._top = BinSums(*torch.zeros(3, bins, dtype=torch.float64))
+        self._by_class = BinSums(*torch.zeros(3, num_classes, bins, dtype=torch.float64))
+        self._scores = torch.zeros(2, dtype=torch.float64)
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def __repr__(self) -> str:
+        return f"CalibrationMeter(num_classes={self.num_classes}, bins={self.bins}, adaptive={self.adaptive})"
+
+    def update(self, probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> None:
+        """Take in one batch."""
+        check_inputs(probabilities, targets)
+        if probabilities.shape[1] != self.num_classes:
+            raise wrong("probabilities", f"of {self.num_classes} columns", list(probabilities.shape))
+        probabilities = probabilities.detach()
+        hits = one_hot(probabilities, targets)
+        self._add(
+            bin_sums(*top_label(probabilities, targets), self.bins),
+            class_bin_sums(probabilities, hits, self.bins),
+            torch.stack([sample_nll(probabilities, targets).sum(), sample_brier(probabilities, targets).sum()]),
+        )
+        if self.adaptive:
+            self._kept.append((probabilities, targets))
+
+    def merge(self, other: CalibrationMeter) -> CalibrationMeter:
+        """Add another meter's samples to this one and return it."""
+        mine, theirs = repr(self), repr(other)
+        if mine != theirs:
+            raise wrong("other", mine, theirs)
+        self._add(other._top, other._by_class, other._scores)
+        self._kept += other._kept
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """Return every metric as a fraction."""
+        n = self._count()
+        nll, brier = (self._scores / n).tolist()
+        result = {
+            "accuracy": float(self._top.hits.sum() / n),
+            "nll": nll,
+            "brier": brier,
+            "ece": float(self._top.expected_error()),
+            "mce": float(self._top.gap().max()),
+            "classwise_ece": float(self._by_class.expected_error().mean()),
+        }
+        if self.adaptive:
+            probabilities, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+            result["adaptive_ece"] = adaptive_ece(probabilities, targets, bins=self.bins)
+        return result
+
+    def reliability(self) -> dict[str, list[float]]:
+        """Return per bin the number of samples, the mean confidence and the accuracy (0 where empty)."""
+        self._count()
+        size = self._top.count.clamp(min=1)
+        return {
+            "count": self._top.count.tolist(),
+            "confidence": (self._top.confidence / size).tolist(),
+            "accuracy": (self._top.hits / size).tolist(),
+        }
+
+    def _count(self) -> Tensor:
+        n = self._top.count.sum()
+        if n == 0:
+            raise ValueError("CalibrationMeter should have seen at least one batch. Found none: call `update` first.")
+        return n
+
+    def _add(self, top: BinSums, by_class: BinSums, scores: Tensor) -> None:
+        device = scores.device  # the meter's sums follow the batches to their device
+        self._top = _to(self._top, device) + top
+        self._by_class = _to(self._by_class, device) + by_class
+        self._scores = self._scores.to(device) + scores
+
+
+def _to(sums: BinSums, device: torch.device) -> BinSums:
+    return BinSums(sums.count.to(device), sums.confidence.to(device), sums.hits.to(device))

@@ -1,0 +1,56 @@
+"""Accuracy and the two proper scores, over all samples."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from shiftcal.metrics._inputs import check_inputs
+from shiftcal.metrics.binning import one_hot, top_label
+
+
+def accuracy(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
+    """Compute the share of samples whose most probable class is the true one.
+
+    Example:
+        >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        0.5
+    """
+    check_inputs(probabilities, targets)
+    return float(top_label(probabilities, targets)[1].double().mean())
+
+
+def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
+    """Compute the negative log-likelihood, the mean of −log p_y over **all** samples.
+
+    A probability of exactly 0 counts as the smallest normal float64, so that the mean stays finite.
+
+    Example:
+        >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
+        0.6931
+    """
+    check_inputs(probabilities, targets)
+    return float(sample_nll(probabilities, targets).mean())
+
+
+def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
+    """Compute the Brier score, the mean of Σ_k (p_k − onehot_k)² (Brier, 1950).
+
+    Example:
+        >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
+        0.5
+    """
+    check_inputs(probabilities, targets)
+    return float(sample_brier(probabilities, targets).mean())
+
+
+def sample_nll(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+    """Return −log p_y per sample, in float64."""
+    p_y = probabilities.gather(1, targets.long()[:, None]).squeeze(1).double()
+    return -p_y.clamp_min(torch.finfo(torch.float64).tiny).log()
+
+
+def sample_brier(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+    """Return the squared distance to the one-hot target per sample, in float64."""
+    return (probabilities.double() - one_hot(probabilities, targets).double()).square().sum(1)

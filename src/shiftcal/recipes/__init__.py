@@ -1,0 +1,1 @@
+"""Recipes: what to train, as TOML files."""

@@ -1,0 +1,142 @@
+"""Run directories and records: what a run leaves behind, always written whole or not at all. Never imports torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from shiftcal._checks import wrong
+
+CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
+SCHEMA = 1
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a temporary name beside the target, sync and rename: a kill leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON atomically; NaN and infinity, which JSON does not have, are an error."""
+    write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a damaged file is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise wrong("path", "a whole JSON file", f"{path}: {error}") from None
+
+
+def claim(out: Path, config: dict[str, Any], *, resume: bool) -> None:
+    """Make the directory of a run, or make sure that the one there is this very run.
+
+    A directory with anything else in it is left as it is, with an error.
+    """
+    if out.exists() and not out.is_dir():
+        raise wrong("out", "a directory", f"{out}, a file")
+    if not out.is_dir() or not any(out.iterdir()):
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / CONFIG, config)
+        return
+    if not (out / CONFIG).is_file():
+        raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
+    differing = _first_difference(config, read_json(out / CONFIG))
+    if differing:
+        raise wrong("out", "empty, new, or the directory of the same run", f"{out}, where another run has {differing}")
+    if not resume:
+        raise wrong("out", "empty or new (--resume continues a run)", f"{out}, which holds this run already")
+
+
+def _first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
+    for key in sorted(mine.keys() | theirs.keys()):
+        a, b = _plain(mine.get(key)), _plain(theirs.get(key))
+        if isinstance(a, dict) and isinstance(b, dict):
+            if inner := _first_difference(a, b, f"{prefix}{key}."):
+                return inner
+        elif a != b:
+            return f"{prefix}{key} = {b} instead of {a}"
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def find_runs(directory: Path) -> list[Path]:
+    """Find the runs in a directory: itself, or those directly below it, in order of their names."""
+    if not directory.is_dir():
+        raise wrong("directory", "the directory of a run, or one that holds runs", str(directory))
+    if (directory / CONFIG).is_file():
+        return [directory]
+    found = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
+    if not found:
+        raise wrong("directory", "the directory of a run, or one that holds runs", f"{directory}, without {CONFIG}")
+    return found
+
+
+def load_records(directory: Path) -> list[dict[str, Any]]:
+    """Read the records of the finished runs in a directory."""
+    paths = [run / RECORD for run in find_runs(directory)]
+    return [read_json(path) for path in paths if path.is_file()]
+
+
+def environment() -> dict[str, Any]:
+    """Describe the software and the machine, for a record."""
+    names = ("shiftcal", "torch", "numpy", "pillow")
+    return {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in names},
+        "machine": {"system": platform.system(), "processor": _processor(), "cores": _cores()},
+        "revision": _revision(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def _revision() -> str | None:
+    """Return the commit of the source tree, marked if it has changes; None for an installed package."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

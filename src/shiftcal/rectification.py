@@ -1,0 +1,203 @@
+"""Gradient rectification: two gradients become one that does not worsen the constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from shiftcal._checks import unknown, wrong
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: float = 1e-12) -> Float[Tensor, " n"]:
+    """Project the main gradient onto the half-space that does not worsen the constraint (FGR paper, equation 7).
+
+    With d = main · constraint: main where d ≥ 0, else main − d / (‖constraint‖² + ε) · constraint, which is the
+    nearest direction g with g · constraint ≥ 0. A zero or non-finite constraint leaves main as it is.
+    Nothing is read back from the device.
+
+    Example:
+        >>> rectify(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
+        tensor([1., 0.])
+    """
+    _check_gradients(main, constraint)
+    d = main.dot(constraint)
+    squared_norm = constraint.dot(constraint)
+    projected = main - d / (squared_norm + eps) * constraint
+    return projected.where((d < 0) & _usable(squared_norm), main)
+
+
+def add(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, weight: float = 1.0) -> Float[Tensor, " n"]:
+    """Add the constraint's gradient with a weight, the "Weighted Sum" ablation of the FGR paper (table 4).
+
+    Example:
+        >>> add(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]), weight=0.5)
+        tensor([1., 0.])
+    """
+    _check_gradients(main, constraint)
+    return (main + weight * constraint).where(_usable(constraint.dot(constraint)), main)
+
+
+def ignore(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the main gradient: the constraint is measured, never applied (the FGR paper's "Filter Only").
+
+    Example:
+        >>> ignore(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
+        tensor([ 1., -1.])
+    """
+    _check_gradients(main, constraint)
+    return main.clone()
+
+
+RULES: dict[str, Rule] = {"rectify": rectify, "sum": add, "none": ignore}
+
+
+@dataclass(frozen=True)
+class Rectification:
+    """What happened to one step's gradient, as scalars on the gradients' device (reading one waits for the device)."""
+
+    conflict: Bool[Tensor, ""]
+    cosine: Float[Tensor, ""]
+    main_norm: Float[Tensor, ""]
+    constraint_norm: Float[Tensor, ""]
+    skipped: Bool[Tensor, ""]
+
+
+class ConstraintMomentum:
+    """Carry the running mean of the constraint's gradient, m ← β·m + (1 − β)·g, from step to step.
+
+    The dot product and the projection then use m instead of the gradient of one batch, which is mostly noise.
+    It starts at zero; the projection does not depend on its scale. A non-finite gradient leaves it as it is.
+
+    Example:
+        >>> state = ConstraintMomentum(beta=0.5)
+        >>> state.update(torch.tensor([2.0, 0.0]))
+        tensor([1., 0.])
+    """
+
+    def __init__(self, beta: float) -> None:
+        if not 0 <= beta < 1:
+            raise wrong("beta", "in [0, 1)", beta)
+        self.beta = beta
+        self.mean: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"ConstraintMomentum(beta={self.beta})"
+
+    def update(self, gradient: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Take in one gradient and return the running mean."""
+        mean = torch.zeros_like(gradient) if self.mean is None else self.mean
+        if mean.shape != gradient.shape:
+            raise wrong("gradient", f"of length {len(mean)}, as before", len(gradient))
+        finite = gradient.dot(gradient).isfinite()
+        self.mean = (self.beta * mean + (1 - self.beta) * gradient).where(finite, mean)
+        return self.mean
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs."""
+        return {} if self.mean is None else {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take up a checkpoint's state."""
+        self.mean = state.get("mean")
+
+
+def rectified_backward(
+    main_loss: Float[Tensor, ""],
+    constraint_loss: Float[Tensor, ""],
+    parameters: Iterable[Tensor],
+    *,
+    rule: str | Rule = "rectify",
+    state: ConstraintMomentum | None = None,
+) -> Rectification:
+    """Write into `.grad` the one gradient that a rule makes of two losses (FGR paper, algorithm 1, lines 13–19).
+
+    Call it where you would call `main_loss.backward()`. The gradients of all parameters are one long vector here:
+    there is one dot product, not one per layer. Gradients are overwritten, not accumulated.
+
+    Args:
+        main_loss: The loss to descend.
+        constraint_loss: The loss that must not rise; its graph may share the forward pass of the main loss.
+        parameters: What to differentiate for, for example `model.parameters()`. Frozen ones are left out.
+        rule: A name in `RULES`, or a function of two flat gradients that returns one.
+        state: Running mean of the constraint's gradient; None uses each step's own.
+
+    Returns:
+        Scalars that tell whether the two conflicted and how.
+
+    Example:
+        >>> w = torch.tensor([1.0, -1.0], requires_grad=True)
+        >>> report = rectified_backward((w * torch.tensor([1.0, -1.0])).sum(), 2 * w[1], [w])
+        >>> w.grad, report.conflict
+        (tensor([1., 0.]), tensor(True))
+    """
+    combine = _find_rule(rule)
+    trainable = [p for p in parameters if p.requires_grad]
+    if not trainable:
+        raise wrong("parameters", "at least one tensor that requires a gradient", "none")
+    # Both graphs are kept until both gradients are out: they may share a forward pass.
+    main_parts = torch.autograd.grad(main_loss, trainable, retain_graph=True, allow_unused=True)
+    constraint_parts = torch.autograd.grad(constraint_loss, trainable, allow_unused=True)
+    main, constraint = _flatten(main_parts, trainable), _flatten(constraint_parts, trainable)
+    constraint_norm = constraint.norm()
+    if state is not None:
+        constraint = state.update(constraint)
+    # A non-finite gradient becomes zero, which every rule leaves out: the update is then the main gradient.
+    constraint = constraint.where(constraint_norm.isfinite(), 0.0)
+    final = _split(combine(main, constraint), trainable)
+    for p, g, of_main, of_constraint in zip(trainable, final, main_parts, constraint_parts, strict=True):
+        p.grad = None if of_main is None and of_constraint is None else g
+    return _report(main, constraint, constraint_norm)
+
+
+def _report(main: Tensor, constraint: Tensor, constraint_norm: Tensor) -> Rectification:
+    d, main_norm = main.dot(constraint), main.norm()
+    usable = _usable(constraint.dot(constraint))
+    cosine = d / (main_norm * constraint.norm())
+    return Rectification(
+        conflict=(d < 0) & usable,
+        cosine=cosine.where(usable & cosine.isfinite(), 0.0),
+        main_norm=main_norm,
+        constraint_norm=constraint_norm,
+        skipped=~usable,
+    )
+
+
+def _usable(squared_norm: Tensor) -> Tensor:
+    """Tell whether a constraint's gradient gives a direction: neither zero nor non-finite."""
+    return squared_norm.isfinite() & (squared_norm > 0)
+
+
+def _flatten(parts: Iterable[Tensor | None], parameters: list[Tensor]) -> Tensor:
+    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(parts, parameters, strict=True)]
+    # Half-precision gradients are widened: their dot product over millions of entries would overflow.
+    return torch.cat([g.flatten().to(torch.promote_types(g.dtype, torch.float32)) for g in pieces])
+
+
+def _split(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    """Cut the vector into gradients with the shape, type and memory order of their parameters."""
+    pieces = flat.split([p.numel() for p in parameters])
+    shaped = [g.view(p.shape).to(p.dtype) for g, p in zip(pieces, parameters, strict=True)]
+    return [g if p.is_contiguous() else torch.empty_like(p).copy_(g) for g, p in zip(shaped, parameters, strict=True)]
+
+
+def _find_rule(rule: str | Rule) -> Rule:
+    if callable(rule):
+        return rule
+    if rule not in RULES:
+        raise unknown("rule", rule, RULES)
+    return RULES[rule]
+
+
+def _check_gradients(main: Tensor, constraint: Tensor) -> None:
+    if main.ndim != 1 or not main.is_floating_point():
+        raise wrong("main", "a flat floating-point gradient", f"{main.dtype} {list(main.shape)}")
+    if constraint.shape != main.shape or constraint.dtype != main.dtype:
+        raise wrong(
+            "constraint", f"{main.dtype} {list(main.shape)}, as `main`", f"{constraint.dtype} {list(constraint.shape)}"
+        )

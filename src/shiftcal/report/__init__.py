@@ -1,0 +1,1 @@
+"""Report: tables, figures and a page, made from records alone. Never imports torch."""

@@ -1,0 +1,121 @@
+"""Figures for papers and pages, as PNG, from records alone."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from shiftcal.report.table import rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#d1495b", "#edae49", "#b8c4ce"
+_LINES = ("#d1495b", "#edae49", "#2e7d6b", "#4878a8", "#7a5195", "#8d6e63", "#5c6b73", "#1b1b1e")
+
+
+def reliability_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> None:
+    """Draw reliability diagrams, one column per method: in distribution above, all shifts together below.
+
+    Bars are the accuracy of each confidence bin. Red is the part by which confidence exceeds accuracy, yellow the
+    part by which it falls short. Below each diagram: how many samples the bins hold.
+    """
+    methods = [row.method for row in rows_of(records)]
+    parts = [("id", "In distribution"), ("shifted", "Under shift")]
+    parts = [p for p in parts if all(r["evaluation"]["reliability"][p[0]] for r in records)]
+    figure = _figure(2.9 * len(methods), 3.7 * len(parts))
+    grid = figure.add_gridspec(2 * len(parts), len(methods), height_ratios=[4, 1] * len(parts))
+    for column, method in enumerate(methods):
+        evaluations = [r["evaluation"] for r in records if r["method"] == method]
+        for row, (part, title) in enumerate(parts):
+            bins = pooled([e["reliability"][part] for e in evaluations])
+            ece = statistics.mean(e[part]["ece"] for e in evaluations)
+            diagram = figure.add_subplot(grid[2 * row, column])
+            counts = figure.add_subplot(grid[2 * row + 1, column], sharex=diagram)
+            _draw_diagram(diagram, counts, bins)
+            diagram.set_title(f"{method} · {title.lower()}\nECE {ece:.1%}", fontsize=10)
+            if column == 0:
+                diagram.set_ylabel("accuracy")
+                counts.set_ylabel("share")
+            counts.set_xlabel("confidence")
+    figure.savefig(path, format="png")
+
+
+def pooled(diagrams: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """Put the bins of several seeds together, weighted by their counts."""
+    count = [sum(d["count"][m] for d in diagrams) for m in range(len(diagrams[0]["count"]))]
+
+    def mean(key: str) -> list[float]:
+        sums = [sum(d[key][m] * d["count"][m] for d in diagrams) for m in range(len(count))]
+        return [total / n if n else 0.0 for total, n in zip(sums, count, strict=True)]
+
+    return {"count": count, "confidence": mean("confidence"), "accuracy": mean("accuracy")}
+
+
+def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> None:
+    width = 1 / len(bins["count"])
+    filled = [m for m, n in enumerate(bins["count"]) if n]
+    centres = [(m + 0.5) * width for m in filled]
+    accuracy, confidence = ([bins[key][m] for m in filled] for key in ("accuracy", "confidence"))
+    diagram.bar(centres, accuracy, width * 0.94, color=_ACCURACY)
+    gaps = [c - a for a, c in zip(accuracy, confidence, strict=True)]
+    colours = [_OVER if gap > 0 else _UNDER for gap in gaps]
+    diagram.bar(centres, gaps, width * 0.94, bottom=accuracy, color=colours, alpha=0.75)
+    diagram.plot([0, 1], [0, 1], "--", color="0.3", linewidth=1)
+    diagram.set(xlim=(0, 1), ylim=(0, 1))
+    diagram.tick_params(labelbottom=False)
+    total = sum(bins["count"])
+    counts.bar(centres, [bins["count"][m] / total for m in filled], width * 0.94, color=_COUNT)
+    counts.set(ylim=(0, None))
+
+
+def severity_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> None:
+    """Draw ECE by severity, one line per method: first the mean over all shifts, then each. Severity 0 is clean."""
+    shifts = list(dict.fromkeys(row["shift"] for row in records[0]["evaluation"]["shifts"]))
+    columns = min(4, len(shifts) + 1)
+    rows = -(-(len(shifts) + 1) // columns)
+    figure = _figure(3.1 * columns, 2.7 * rows)
+    axes = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
+    for axis, shift in zip(axes, [None, *shifts], strict=False):
+        for index, row in enumerate(rows_of(records)):
+            evaluations = [r["evaluation"] for r in records if r["method"] == row.method]
+            curve = [[100 * v for v in _curve(e, shift)] for e in evaluations]
+            severity = range(len(curve[0]))
+            colour = _LINES[index % len(_LINES)]
+            axis.plot(
+                severity, [statistics.mean(v) for v in zip(*curve, strict=True)], "o-", color=colour, label=row.method
+            )
+            if len(curve) > 1:
+                spread = list(zip(*curve, strict=True))
+                axis.fill_between(
+                    severity, [min(v) for v in spread], [max(v) for v in spread], color=colour, alpha=0.15
+                )
+        axis.set_title("mean over shifts" if shift is None else shift.replace("_", " "), fontsize=10)
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    for axis in axes[len(shifts) + 1 :]:
+        axis.set_visible(False)
+    axes[0].legend(frameon=False)
+    figure.supxlabel("severity (0: clean)")
+    figure.supylabel("ECE, %")
+    figure.savefig(path, format="png")
+
+
+def _curve(evaluation: dict[str, Any], shift: str | None) -> list[float]:
+    """List ECE by severity, from the clean set on; the mean over shifts where none is named."""
+    rows = [row for row in evaluation["shifts"] if shift in (None, row["shift"])]
+    severities = sorted({row["severity"] for row in rows})
+    means = [statistics.mean(row["ece"] for row in rows if row["severity"] == s) for s in severities]
+    return [evaluation["id"]["ece"], *means]
+
+
+def _figure(width: float, height: float) -> Figure:
+    # Not pyplot: no global state, no display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

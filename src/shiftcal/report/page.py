@@ -1,0 +1,115 @@
+"""One self-contained HTML page that shows a directory of runs."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+from shiftcal._progress import duration
+from shiftcal.records import write_atomically
+from shiftcal.report.figures import reliability_figure, severity_figure
+from shiftcal.report.table import CAPTION, COLUMNS, best, markdown, parts_of, rows_of
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+.best { font-weight: 700; background: var(--soft); }
+img { max-width: 100%; background: #fff; border-radius: 4px; }
+figure { margin: 1.5rem 0; } figcaption, .note { color: #777; font-size: .9rem; }
+.scroll { overflow-x: auto; }
+"""
+
+
+def write_report(directory: Path, records: list[dict[str, Any]], title: str) -> Path:
+    """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path."""
+    figures = [("reliability.png", reliability_figure, _RELIABILITY)]
+    if all(r["evaluation"]["shifts"] for r in records):
+        figures.append(("severity.png", severity_figure, _SEVERITY))
+    shown = []
+    for name, draw, caption in figures:
+        buffer = io.BytesIO()
+        draw(records, buffer)
+        write_atomically(directory / name, buffer.getvalue())
+        shown.append((name, buffer.getvalue(), caption))
+    write_atomically(directory / "table.md", markdown(records).encode())
+    page = directory / "report.html"
+    write_atomically(page, _page(records, title, shown).encode())
+    return page
+
+
+_RELIABILITY = (
+    "Reliability diagrams. Blue: how often the predictions of a confidence bin are right. Red: the part by which they "
+    "claim more than that; yellow: less. A calibrated model has neither. Small bars: the share of samples in the bin."
+)
+_SEVERITY = "Expected calibration error by severity of the shift; severity 0 is the clean test set."
+
+
+def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[str, bytes, str]]) -> str:
+    pictures = "".join(
+        f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        for _, data, caption in figures
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
+        f'<p class="note">{html.escape(_summary(records))}</p>{_tables(records)}{pictures}'
+        f"<h2>Runs</h2>{_runs(records)}</body></html>\n"
+    )
+
+
+def _summary(records: list[dict[str, Any]]) -> str:
+    evaluation = records[0]["evaluation"]
+    shifts = len({row["shift"] for row in evaluation["shifts"]})
+    seeds = len({r["seed"] for r in records})
+    return (
+        f"Recipe {records[0]['recipe']}, {seeds} seed{'s' if seeds > 1 else ''}. In distribution: the clean test set. "
+        f"Under shift: {len(evaluation['shifts'])} test sets, {shifts} kinds of shift at up to five severities. "
+        "The temperature (TS) is fitted on the validation set."
+    )
+
+
+def _tables(records: list[dict[str, Any]]) -> str:
+    rows, tables = rows_of(records), ""
+    for title, part in parts_of(rows):
+        head = "".join(f"<th>{html.escape(column[0])}</th>" for column in COLUMNS)
+        body = "".join(
+            f"<tr><td>{html.escape(row.method)}</td>"
+            + "".join(
+                f"<td{' class=best' if best(rows, part, c) is row else ''}>{html.escape(row.text(part, c))}</td>"
+                for c in COLUMNS
+            )
+            + "</tr>"
+            for row in rows
+        )
+        tables += (
+            f'<div class="scroll"><table><caption>{html.escape(title)}</caption>'
+            f"<thead><tr><th>method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+    return f'{tables}<p class="note">{html.escape(CAPTION)}</p>'
+
+
+def _runs(records: list[dict[str, Any]]) -> str:
+    head = "".join(
+        f"<th>{name}</th>" for name in ("method", "seed", "temperature", "training", "conflict rate", "machine")
+    )
+    body = ""
+    for r in records:
+        rates = [entry["conflict_rate"] for entry in r["history"] if "conflict_rate" in entry]
+        cells = (
+            r["method"],
+            str(r["seed"]),
+            f"{r['evaluation']['temperature']:.2f}",
+            duration(r["seconds"]["train"]),
+            f"{sum(rates) / len(rates):.0%}" if rates else "–",
+            f"{r['machine']['processor']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}",
+        )
+        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,1 @@
+"""Training: config, step, loop, checkpoint."""

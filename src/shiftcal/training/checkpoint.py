@@ -1,0 +1,71 @@
+"""Checkpoints: one directory per epoch, renamed into place when whole."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from shiftcal._checks import wrong
+from shiftcal.records import WEIGHTS, write_atomically, write_json
+from shiftcal.records import read_json as _read_json
+
+_KEEP = 2
+_STATE, _HISTORY = "state.pt", "history.json"
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's weights as safetensors."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(path, safetensors.torch.save(tensors))
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Read weights into a model; a damaged file, or one for another model, is an error."""
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except Exception as error:  # safetensors raises its own type for a damaged file
+        raise wrong("weights", "a readable safetensors file", f"{path}: {error}") from None
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        mismatch = " ".join(str(error).split())[:300]
+        raise wrong("weights", "those of the configured model", f"{path}: {mismatch}") from None
+
+
+def save(directory: Path, epoch: int, model: nn.Module, state: dict[str, Any], history: list[dict[str, Any]]) -> Path:
+    """Write the checkpoint after an epoch (counted from 1) and remove all but the last two."""
+    final = directory / f"epoch-{epoch:04d}"
+    temporary = directory / f".epoch-{epoch:04d}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        save_weights(temporary / WEIGHTS, model)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomically(temporary / _STATE, buffer.getvalue())
+        write_json(temporary / _HISTORY, history)
+        temporary.rename(final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for old in checkpoints(directory)[:-_KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """List the checkpoints in a directory, oldest first."""
+    return sorted(directory.glob("epoch-*"))
+
+
+def load(checkpoint: Path, model: nn.Module) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+    """Read a checkpoint: weights into the model; returns the epochs done, the state and the history."""
+    load_weights(checkpoint / WEIGHTS, model)
+    state = torch.load(checkpoint / _STATE, map_location="cpu", weights_only=True)
+    return int(checkpoint.name.removeprefix("epoch-")), state, _read_json(checkpoint / _HISTORY)

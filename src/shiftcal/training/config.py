@@ -1,0 +1,241 @@
+"""Configuration: one tree of frozen dataclasses, read from a TOML recipe, with overrides by dotted key."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from shiftcal import methods
+from shiftcal._checks import unknown, wrong
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data set, and what its function takes."""
+
+    name: str = "shapes"
+    seed: int = 0
+    train: int = 6000
+    validation: int = 1000
+    test: int = 2000
+    texture_match: float = 0.65
+    texture_amplitude: float = 0.06
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Optimiser, schedule and length."""
+
+    model: str = "small"
+    epochs: int = 20
+    batch_size: int = 64
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "one_cycle"
+    warmup: float = 0.2
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    clip_norm: float | None = None
+    loss_reduction: str = "mean"
+    start: float = 4 / 7
+
+
+@dataclass(frozen=True)
+class FilterConfig:
+    """Low-pass filter: share ρ of the images, and the qualities λ drawn from."""
+
+    ratio: float = 0.05
+    qualities: tuple[int, ...] = (15, 18, 25)
+
+
+@dataclass(frozen=True)
+class GammaConfig:
+    """Focusing parameters γ: of the dual focal loss as a baseline, and of FGR and its ablations."""
+
+    dfl: float = 3.0
+    fgr: float = 3.0
+
+
+@dataclass(frozen=True)
+class ConstraintConfig:
+    """Weight of the constraint where a rule adds it."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Bins, what temperature scaling minimises, and the corruptions of the test set."""
+
+    bins: int = 15
+    temperature_criterion: str = "nll"
+    corruptions: tuple[str, ...] = ()
+    constants: str = "cifar"
+    batch_size: int = 500
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run."""
+
+    recipe: str = "demo"
+    method: str = "fgr"
+    seed: int = 0
+    device: str = "auto"
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    gamma: GammaConfig = field(default_factory=GammaConfig)
+    constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        methods.find(self.method)
+        for key, allowed in _CHOICES.items():
+            if (value := _get(self, key)) not in allowed:
+                raise unknown(key, value, allowed)
+        for key, (should, holds) in _RANGES.items():
+            if not holds(value := _get(self, key)):
+                raise wrong(key, should, value)
+
+    @property
+    def start_epoch(self) -> int:
+        """The first epoch, counted from 0, with filter and constraint."""
+        return round(self.train.start * self.train.epochs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as a record stores it."""
+        return dataclasses.asdict(self)
+
+
+_CHOICES = {
+    "train.schedule": ("one_cycle", "multi_step", "constant"),
+    "train.loss_reduction": ("mean", "sum"),
+    "evaluation.temperature_criterion": ("nll", "ece"),
+    "device": ("auto", "cpu", "cuda"),
+}
+_POSITIVE = ("positive", lambda v: v > 0)
+_NOT_NEGATIVE = ("at least 0", lambda v: v >= 0)
+_RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
+    "seed": _NOT_NEGATIVE,
+    "train.epochs": _POSITIVE,
+    "train.batch_size": _POSITIVE,
+    "train.learning_rate": _POSITIVE,
+    "train.momentum": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "train.weight_decay": _NOT_NEGATIVE,
+    "train.warmup": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "train.start": ("a fraction in [0, 1]", lambda v: 0 <= v <= 1),
+    "train.clip_norm": ("positive", lambda v: v is None or v > 0),
+    "filter.ratio": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "filter.qualities": ("integers in 1..100, at least one", lambda v: len(v) > 0 and all(1 <= q <= 100 for q in v)),
+    "gamma.dfl": _NOT_NEGATIVE,
+    "gamma.fgr": _NOT_NEGATIVE,
+    "evaluation.bins": _POSITIVE,
+    "evaluation.batch_size": _POSITIVE,
+}
+
+
+def _get(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def recipe_names() -> list[str]:
+    """List the recipes that come with the package."""
+    return sorted(p.name.removesuffix(".toml") for p in files("shiftcal.recipes").iterdir() if p.name.endswith(".toml"))
+
+
+def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
+    """Read a recipe by name or path and apply overrides such as "train.epochs=4".
+
+    Example:
+        >>> load_config("demo", ["method=ce", "train.epochs=4"]).train.epochs
+        4
+    """
+    if recipe.endswith(".toml"):
+        path = Path(recipe)
+        if not path.is_file():
+            raise wrong("recipe", f"a TOML file or one of {', '.join(recipe_names())}", repr(recipe))
+        text, name = path.read_text(encoding="utf-8"), path.stem
+    elif recipe in recipe_names():
+        text, name = (files("shiftcal.recipes") / f"{recipe}.toml").read_text(encoding="utf-8"), recipe
+    else:
+        raise unknown("recipe", recipe, recipe_names())
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise wrong("recipe", "valid TOML", f"{recipe}: {error}") from None
+    tree.setdefault("recipe", name)
+    for override in overrides:
+        _apply(tree, override)
+    return from_dict(tree)
+
+
+def from_dict(tree: Mapping[str, Any]) -> Config:
+    """Build a config from plain data; an unknown key or a value of the wrong type is an error."""
+    return typing.cast(Config, _build(Config, tree, prefix=""))
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise wrong("set", "of the form key=value", repr(override))
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string: method=fgr
+    *sections, name = key.strip().split(".")
+    for depth, section in enumerate(sections):
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise wrong(key, "a key", f"'{'.'.join(sections[: depth + 1])}' is a value, not a section")
+    tree[name] = value
+
+
+def _build(kind: type, tree: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    for key in tree:
+        if key not in hints:
+            known = [f"{prefix}{name}" for name in hints] + (_all_keys() if not prefix else [])
+            raise _unknown_key(f"{prefix}{key}", known)
+    return kind(**{key: _convert(hints[key], value, f"{prefix}{key}") for key, value in tree.items()})
+
+
+def _unknown_key(key: str, known: list[str]) -> ValueError:
+    error = unknown("key", key, known)
+    hint = str(error).rpartition("`.")[2]
+    return ValueError(f"Parameter `{key}` should be a key of the configuration. Found `{key}`, which is none.{hint}")
+
+
+def _all_keys() -> list[str]:
+    hints = typing.get_type_hints(Config)
+    return [f"{s}.{f.name}" for s, t in hints.items() if dataclasses.is_dataclass(t) for f in dataclasses.fields(t)]
+
+
+def _convert(kind: Any, value: Any, key: str) -> Any:
+    """Fit a TOML value to a field's type; an int may stand for a float, a list for a tuple."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise wrong(key, "a section", repr(value))
+        return _build(typing.cast(type, kind), value, prefix=f"{key}.")
+    if isinstance(kind, types.UnionType):
+        return None if value is None else _convert(typing.get_args(kind)[0], value, key)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise wrong(key, "a list", repr(value))
+        return tuple(_convert(typing.get_args(kind)[0], item, key) for item in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise wrong(key, f"of type {kind.__name__}", repr(value))
+    return value

@@ -1,0 +1,215 @@
+"""The training loop: epochs of steps, a checkpoint after each."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shiftcal import augment, data, losses, methods, models
+from shiftcal._progress import Progress
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.loader import Batch, MixedEpoch, seeded
+from shiftcal.rectification import RULES, ConstraintMomentum, add
+from shiftcal.training import checkpoint
+from shiftcal.training.config import Config
+from shiftcal.training.schedule import learning_rate
+from shiftcal.training.step import Inputs, Objective, StepReport, training_step
+
+
+class Run:
+    """A model in training: what the loop moves forward and a checkpoint holds."""
+
+    def __init__(self, config: Config, dataset: Dataset) -> None:
+        self.config, self.dataset, self.method = config, dataset, methods.find(config.method)
+        self.device = torch.device(resolve_device(config.device))
+        self.train_split = dataset.train.to(self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.model = models.build(config.train.model, len(dataset.classes))
+        self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # The fused optimizer skips its update, momentum included, while `found_inf` is raised.
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=config.train.learning_rate,
+            momentum=config.train.momentum,
+            nesterov=config.train.nesterov,
+            weight_decay=config.train.weight_decay,
+            fused=True,
+        )
+        self.optimizer.found_inf = torch.zeros((), device=self.device)  # type: ignore[attr-defined]
+        self.plain, self.full = objectives(config)
+        self.epochs_done = 0
+        self.history: list[dict[str, Any]] = []
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one pass through the training set, the smaller last batch included."""
+        return -(-len(self.train_split) // self.config.train.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint holds beside the weights."""
+        momentum = self.full.momentum.state_dict() if self.full.momentum else {}
+        return {"optimizer": self.optimizer.state_dict(), "constraint_momentum": momentum}
+
+    def load(self, path: Path) -> None:
+        """Take up a checkpoint."""
+        self.epochs_done, state, self.history = checkpoint.load(path, self.model)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.full.momentum:
+            mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
+            self.full.momentum.load_state_dict(mean)
+
+
+def resolve_device(name: str) -> str:
+    """Turn "auto" into "cuda" where there is one, else "cpu"."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ValueError(
+            "Parameter `device` should be 'cpu' or 'auto' here. Found `device = cuda`, but no CUDA device."
+        )
+    return ("cuda" if available else "cpu") if name == "auto" else name
+
+
+def objectives(config: Config) -> tuple[Objective, Objective]:
+    """Make a method's row callable: the objective of the warm-up and that of the phase after it."""
+    method = methods.find(config.method)
+    main = getattr(losses, method.loss)
+    if method.gamma is not None:
+        main = partial(main, gamma=getattr(config.gamma, method.gamma))
+    rule = RULES[method.rule]
+    if rule is add:
+        rule = partial(add, weight=config.constraint.weight)
+    common: dict[str, Any] = {
+        "main": main,
+        "sum_reduction": config.train.loss_reduction == "sum",
+        "clip_norm": config.train.clip_norm,
+    }
+    constraint = getattr(losses, method.constraint) if method.constraint else None
+    momentum = ConstraintMomentum(method.constraint_momentum) if method.constraint_momentum else None
+    return Objective(**common), Objective(**common, constraint=constraint, rule=rule, momentum=momentum)
+
+
+def load_dataset(config: Config) -> Dataset:
+    """Load the data set that a config names."""
+    return data.load(**dataclasses.asdict(config.data))
+
+
+def train(
+    config: Config,
+    dataset: Dataset | None = None,
+    *,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Train one method and return the finished run, with its model and the history of its epochs.
+
+    Args:
+        config: What to train.
+        dataset: What to train on, by default what the config names.
+        checkpoints: Directory for a checkpoint after every epoch; None keeps everything in memory.
+        resume: Continue from the last checkpoint there is.
+        progress: Show a bar on a terminal, a line per epoch elsewhere.
+    """
+    run = Run(config, dataset or load_dataset(config))
+    saved = checkpoint.checkpoints(checkpoints) if checkpoints and resume else []
+    if saved:
+        run.load(saved[-1])
+    total = config.train.epochs * run.steps_per_epoch
+    with Progress(config.method, total, done=run.epochs_done * run.steps_per_epoch, enabled=progress) as bar:
+        while run.epochs_done < config.train.epochs:
+            entry = train_epoch(run, bar)
+            if checkpoints:
+                checkpoint.save(checkpoints, run.epochs_done, run.model, run.state_dict(), run.history)
+            bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
+    return run
+
+
+def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
+    """Train one epoch and add its entry to the history."""
+    config, epoch, started = run.config, run.epochs_done, time.perf_counter()
+    active = epoch >= config.start_epoch
+    objective = run.full if active else run.plain
+    ratio = config.filter.ratio if active and run.method.filter else 0.0
+    mixed = MixedEpoch(run.train_split, ratio=ratio, qualities=config.filter.qualities, seed=config.seed, epoch=epoch)
+    independent = objective.constraint is not None and run.method.constraint_batch == "independent"
+    originals = mixed.original_batches(config.train.batch_size) if independent else None
+    generators = {name: seeded(config.seed, epoch, name, run.device) for name in ("augment", "constraint augment")}
+    totals = Totals(run.device)
+    run.model.train()
+    for index, batch in enumerate(mixed.batches(config.train.batch_size)):
+        step = epoch * run.steps_per_epoch + index
+        run.optimizer.param_groups[0]["lr"] = learning_rate(config.train, step, run.steps_per_epoch)
+        mix = prepare(run, batch, generators["augment"])
+        original = prepare(run, next(originals), generators["constraint augment"]) if originals else None
+        report = training_step(run.model, run.optimizer, objective, mix, original)
+        totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
+        bar.advance()
+        if bar.due():
+            bar.show(describe(totals.read()))
+    entry = {
+        "epoch": epoch + 1,
+        "active": active,
+        "filtered": int(mixed.filtered.sum()),
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+        **totals.read(),
+        "seconds": time.perf_counter() - started,
+    }
+    _stop_if_frozen(run, epoch, entry)
+    run.history.append(entry)
+    run.epochs_done += 1
+    return entry
+
+
+def prepare(run: Run, batch: Batch, generator: torch.Generator) -> Inputs:
+    """Augment and normalise stored images; the low-pass filter has been applied before."""
+    images = augment.AUGMENTATIONS[run.method.augment](batch.images, generator)
+    return Inputs(run.dataset.normalise(images), batch.targets, batch.filtered)
+
+
+class Totals:
+    """Sums over the steps of an epoch, on the device until they are read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(7, dtype=torch.float64, device=device)
+        self._steps, self._constrained = 0, False
+
+    def add(self, report: StepReport, size: int, frozen: Tensor) -> None:
+        """Add one step."""
+        r = report.rectification
+        zero = torch.zeros_like(report.loss)
+        parts = [zero, zero, zero] if r is None else [r.conflict, r.cosine, r.skipped]
+        self._constrained = r is not None
+        values = [report.loss * size, report.correct, torch.full_like(report.loss, size), *parts, 1 - frozen]
+        self._sums += torch.stack([v.double() for v in values])
+        self._steps += 1
+
+    def read(self) -> dict[str, Any]:
+        """Return the means so far; this waits for the device."""
+        loss, correct, size, conflict, cosine, skipped, good = self._sums.tolist()
+        result: dict[str, Any] = {"loss": loss / size, "accuracy": correct / size, "good_steps": round(good)}
+        if self._constrained:
+            result["conflict_rate"], result["mean_cosine"] = conflict / self._steps, cosine / self._steps
+            result["skipped"] = round(skipped)
+        return result
+
+
+def describe(entry: dict[str, Any]) -> str:
+    """Write an epoch's numbers in one line."""
+    text = f"loss {entry['loss']:.3f}  accuracy {entry['accuracy']:6.1%}"
+    return text + (f"  conflicts {entry['conflict_rate']:4.0%}" if "conflict_rate" in entry else "")
+
+
+def _stop_if_frozen(run: Run, epoch: int, entry: dict[str, Any]) -> None:
+    good = entry.pop("good_steps")
+    if good < run.steps_per_epoch:
+        raise FloatingPointError(
+            f"The gradient of method '{run.config.method}' was not finite at step {good + 1} of epoch {epoch + 1}; "
+            "nothing was updated from there on. Lower the learning rate or clip the gradient (train.clip_norm)."
+        )
