@@ -22,7 +22,7 @@ Set = Annotated[
     list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
 ]
 
-DEMO_METHODS = ("ce", "dfl", "fgr")
+DEMO_METHODS = ("ce", "fgr")
 
 
 @app.command()
@@ -30,7 +30,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Directory for runs and report.")] = Path("runs/demo"),
     set_: Set = [],  # noqa: B006 (typer reads the default, nothing changes it)
 ) -> None:
-    """Train cross-entropy, dual focal loss and FGR on the embedded data set and show what shift does to each.
+    """Train cross-entropy and FGR on the embedded data set and show what shift does to the confidence of each.
 
     Takes about two minutes on two cores. Finished runs in the directory are kept; delete it to train again.
     """

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from shiftcal import metrics
+from shiftcal.calibrators import TemperatureScaling
+from shiftcal.calibrators.temperature import GRID
+
+
+def sharpened(factor: float, n: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that are calibrated when divided by `factor`: classes are drawn from their softmax."""
+    generator = torch.Generator().manual_seed(0)
+    honest = 2 * torch.randn(n, 5, generator=generator)
+    targets = torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+    return factor * honest, targets
+
+
+def test_grid_is_the_papers() -> None:
+    np.testing.assert_allclose(GRID, np.arange(0.10, 5.001, 0.01), atol=1e-12)
+
+
+@pytest.mark.parametrize("criterion", ["nll", "ece"])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+def test_recovers_the_temperature(criterion: str, factor: float) -> None:
+    logits, targets = sharpened(factor)
+    scaling = TemperatureScaling(criterion).fit(logits, targets)
+    assert scaling.temperature == pytest.approx(factor, rel=0.12)
+    assert torch.equal(scaling(logits).argmax(1), logits.argmax(1))
+    torch.testing.assert_close(scaling(logits), logits / scaling.temperature)
+
+
+@pytest.mark.parametrize("criterion", ["nll", "ece"])
+def test_is_the_best_point_of_the_grid(criterion: str) -> None:
+    logits, targets = sharpened(1.7, n=300)
+    logits, measure = logits.double(), getattr(metrics, criterion)
+    values = [measure((logits / t).softmax(-1), targets) for t in GRID.tolist()]
+    scaling = TemperatureScaling(criterion).fit(logits, targets)
+    assert measure(scaling(logits).softmax(-1), targets) == pytest.approx(min(values), rel=1e-9)
+
+
+def test_lowers_the_error_of_an_overconfident_model() -> None:
+    logits, targets = sharpened(3.0)
+    scaling = TemperatureScaling("ece").fit(logits[:2000], targets[:2000])
+    before = metrics.ece(logits[2000:].softmax(-1), targets[2000:])
+    after = metrics.ece(scaling(logits[2000:]).softmax(-1), targets[2000:])
+    assert after < 0.3 * before
+
+
+def test_huge_logits_are_fitted() -> None:
+    logits, targets = sharpened(1.0, n=100)
+    assert TemperatureScaling().fit(1e4 * logits, targets).temperature == 5.0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_refuses() -> None:
+    logits, targets = sharpened(1.0, n=10)
+    with pytest.raises(ValueError, match="should be fitted before use"):
+        TemperatureScaling()(logits)
+    with pytest.raises(ValueError, match="`logits` should be finite"):
+        TemperatureScaling().fit(logits * float("nan"), targets)
+    with pytest.raises(ValueError, match=r"`targets` should be in 0..4"):
+        TemperatureScaling().fit(logits, targets + 5)
+    with pytest.raises(ValueError, match="`targets` should be integer"):
+        TemperatureScaling().fit(logits, targets.float())
+    with pytest.raises(ValueError, match="`logits` should be of shape"):
+        TemperatureScaling().fit(logits[0], targets)
+    with pytest.raises(ValueError, match=r"`criterion` should be 'nll' or 'ece'. Found `criterion = 'accuracy'`"):
+        TemperatureScaling("accuracy")
+    with pytest.raises(ValueError, match="`search` should be 'grid'"):
+        TemperatureScaling(search="newton")

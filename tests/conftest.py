@@ -1,0 +1,46 @@
+"""Set-up of all tests: shapes checked at run time, one thread per worker, images to work with."""
+
+import os
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+
+# Before the first import of the package: jaxtyping's annotations are checked at every call, under pytest only.
+jaxtyping.install_import_hook("shiftcal", "beartype.beartype")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch the annotations' checks off, so that a user's bad input reaches the package's own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def natural_images() -> torch.Tensor:
+    """200 images with statistics of small photographs: a steep spectrum, and channels that vary mostly together."""
+    return make_natural_images(200, 32, 32)
+
+
+@pytest.fixture(scope="session")
+def odd_images() -> torch.Tensor:
+    """Images whose sides are no multiple of 8 or 16."""
+    return make_natural_images(20, 27, 45)
+
+
+def make_natural_images(count: int, height: int, width: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    fy, fx = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)
+    # CIFAR-10's amplitudes fall as f^-1.45 up to half the highest frequency, then faster.
+    amplitude = torch.hypot(fy, fx).clamp_min(1 / max(height, width)) ** -1.5
+    noise = torch.randn(count, 4, height, width, generator=generator)
+    planes = torch.fft.irfft2(torch.fft.rfft2(noise) * amplitude, s=(height, width))
+    planes = planes / planes.std((2, 3), keepdim=True)
+    images = 120 + 45 * planes[:, :1] + 15 * planes[:, 1:]
+    return images.clamp(0, 255).to(torch.uint8)

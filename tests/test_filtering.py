@@ -1,0 +1,117 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from shiftcal import dct_low_pass
+from shiftcal.filtering import from_blocks, quantisation_tables, to_blocks
+
+
+def through_pillow(images: torch.Tensor, quality: int, subsampling: int = 0) -> torch.Tensor:
+    decoded = []
+    for image in images.permute(0, 2, 3, 1).numpy():
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+        decoded.append(np.asarray(Image.open(buffer).convert("RGB")))
+    return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("quality", [5, 15, 18, 25, 50, 90])
+@pytest.mark.parametrize("images", ["natural_images", "odd_images"])
+def test_agrees_with_pillow(images: str, quality: int, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(images)
+    difference = dct_low_pass(images, quality).float() - through_pillow(images, quality).float()
+    assert difference.abs().mean() < 0.6
+    assert difference.mean().abs() < 0.05
+
+
+def test_tables_are_pillows_at_every_quality() -> None:
+    for quality in range(1, 101):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(buffer, "JPEG", quality=quality)
+        tables = Image.open(buffer).quantization
+        ours = quantisation_tables(torch.tensor([quality]))[0]
+        assert ours[0].tolist() == tables[0]
+        assert ours[1].tolist() == ours[2].tolist() == tables[1]
+
+
+def test_each_image_has_its_own_quality(natural_images: torch.Tensor) -> None:
+    images = natural_images[:6]
+    quality = torch.tensor([5, 15, 18, 25, 50, 90])
+    together = dct_low_pass(images, quality)
+    for i, q in enumerate(quality.tolist()):
+        assert torch.equal(together[i], dct_low_pass(images[i : i + 1], q)[0])
+
+
+def test_lower_quality_removes_more_high_frequencies(natural_images: torch.Tensor) -> None:
+    def energy(images: torch.Tensor) -> float:
+        spectrum = torch.fft.rfft2(images.float()).abs().square()
+        return float(spectrum[..., 8:24, 8:].mean())
+
+    energies = [energy(dct_low_pass(natural_images, q)) for q in (10, 25, 50, 90)]
+    assert energies == sorted(energies)
+    assert energies[0] < 0.2 * energy(natural_images)
+
+
+def test_flat_images_stay() -> None:
+    images = torch.arange(0, 256, 5, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16).contiguous()
+    assert (dct_low_pass(images, 95).int() - images.int()).abs().max() <= 1
+
+
+def test_input_is_not_changed_and_views_work(natural_images: torch.Tensor) -> None:
+    before = natural_images.clone()
+    flat = torch.zeros(1 + natural_images[:2].numel(), dtype=torch.uint8)
+    flat[1:] = natural_images[:2].flatten()
+    unaligned = flat[1:].view(2, 3, 32, 32)
+    transposed = natural_images[:2].transpose(2, 3)
+    assert torch.equal(dct_low_pass(unaligned, 15), dct_low_pass(natural_images[:2], 15))
+    assert torch.equal(dct_low_pass(transposed, 15), dct_low_pass(transposed.contiguous(), 15))
+    assert torch.equal(natural_images, before)
+
+
+def test_blocks_are_blocks() -> None:
+    image = torch.arange(16 * 24, dtype=torch.int64).remainder(251).to(torch.uint8).view(1, 1, 16, 24)
+    blocks = to_blocks(image)
+    assert blocks.shape == (1, 1, 6, 64)
+    assert torch.equal(blocks[0, 0, 4].view(8, 8), image[0, 0, 8:16, 8:16])
+    assert torch.equal(from_blocks(blocks, 16, 24), image)
+
+
+def test_empty_batch() -> None:
+    assert dct_low_pass(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), 15).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_can_be_traced(natural_images: torch.Tensor) -> None:
+    compiled = torch.compile(dct_low_pass, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(natural_images[:4], 15), dct_low_pass(natural_images[:4], 15))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("images", "quality", "message"),
+    [
+        (torch.zeros(2, 3, 8, 8), 15, "`images` should be uint8. Found `images = torch.float32`"),
+        (
+            torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+            15,
+            "should be of shape .N, 3, H, W.. Found `images = .2, 1, 8, 8.",
+        ),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), 15, "Found `images = .3, 8, 8."),
+        (
+            torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+            0,
+            "`quality` should be an integer in 1..100. Found `quality = 0`",
+        ),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), 101, "Found `quality = 101`"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), 15.0, "Found `quality = 15.0`"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([15, 0]), "in 1..100"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([15]), "an int or of shape .2."),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([15.0, 15.0]), "an integer tensor"),
+    ],
+)
+def test_bad_input(images: torch.Tensor, quality: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dct_low_pass(images, quality)
