@@ -1,14 +1,17 @@
 """Set-up of all tests: shapes checked at run time, one thread per worker, images to work with."""
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
 
 # Before the first import of the package: jaxtyping's annotations are checked at every call, under pytest only.
-jaxtyping.install_import_hook("shiftcal", "beartype.beartype")
+sys.path.insert(0, str(Path(__file__).parent))
+jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)

@@ -51,7 +51,7 @@ def demo(
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (demo) or path of a TOML file.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe (demo) or path of a TOML file.")],
     out: Annotated[Path, typer.Option(help="Directory for the run; new or empty.")],
     set_: Set = [],  # noqa: B006
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")] = False,
@@ -88,12 +88,13 @@ def evaluate(
         typer.echo(f"Report: {page}")
 
 
-def _version(show: bool) -> None:
+def _version(show: bool) -> bool:
     if show:
         from shiftcal import __version__
 
         typer.echo(f"shiftcal {__version__}")
         raise typer.Exit
+    return show
 
 
 @app.callback()

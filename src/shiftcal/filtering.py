@@ -143,7 +143,7 @@ def to_blocks(planes: Shaped[Tensor, "batch channels height width"]) -> Shaped[T
     # The copy is aligned whatever the input is a view of.
     aligned = planes.clone(memory_format=torch.contiguous_format)
     words = aligned.view(torch.int64).view(n, c, rows, BLOCK, columns).transpose(3, 4)
-    return words.reshape(n, c, rows * columns, BLOCK).view(planes.dtype)
+    return words.flatten().view(planes.dtype).view(n, c, rows * columns, BLOCK**2)
 
 
 def from_blocks(
@@ -153,5 +153,5 @@ def from_blocks(
     n, c = blocks.shape[:2]
     rows, columns = -(-height // BLOCK), -(-width // BLOCK)
     words = blocks.view(torch.int64).view(n, c, rows, columns, BLOCK).transpose(3, 4)
-    planes = words.reshape(n, c, rows * BLOCK, columns).view(blocks.dtype)
+    planes = words.flatten().view(blocks.dtype).view(n, c, rows * BLOCK, columns * BLOCK)
     return planes[..., :height, :width].contiguous()

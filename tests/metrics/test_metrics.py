@@ -11,7 +11,7 @@ from shiftcal import metrics
 from shiftcal.metrics import CalibrationMeter
 
 sys.path.insert(0, str(Path(__file__).parent))
-import reference
+import metric_formulas as reference
 
 BINNED = ["ece", "mce", "classwise_ece", "adaptive_ece"]
 SCORES = ["accuracy", "nll", "brier"]

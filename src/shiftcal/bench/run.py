@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from shiftcal import models, records
-from shiftcal._checks import wrong
+from shiftcal._checks import unknown, wrong
+from shiftcal.corruptions import IMPLEMENTED
 from shiftcal.data.dataset import Dataset
 from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
@@ -31,11 +32,13 @@ def complete(
 
     With `resume`, a finished run is not trained again and an interrupted one goes on from its last checkpoint.
     """
+    _check_names(config)
+    if not (out / records.RECORD).is_file():
+        dataset = dataset or load_dataset(config)  # its options are wrong before anything is written, or not at all
     records.claim(out, config.to_dict(), resume=resume)
-    if (out / records.RECORD).is_file():
+    if dataset is None or (out / records.RECORD).is_file():
         finished: dict[str, Any] = records.read_json(out / records.RECORD)
         return finished
-    dataset = dataset or load_dataset(config)
     started, clock = datetime.now(UTC), time.perf_counter()
     run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
     trained = time.perf_counter()
@@ -61,6 +64,14 @@ def complete(
     }
     records.write_json(out / records.RECORD, record)
     return record
+
+
+def _check_names(config: Config) -> None:
+    if config.train.model not in models.MODELS:
+        raise unknown("train.model", config.train.model, models.MODELS)
+    for name in config.evaluation.corruptions:
+        if name not in IMPLEMENTED:
+            raise unknown("evaluation.corruptions", name, IMPLEMENTED)
 
 
 def reevaluate(out: Path, *, progress: bool = True) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shiftcal.filtering import check_images
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-_FUNCTIONS: dict[str, Callable[[Tensor, float, int, Tensor], Tensor]] = {
+IMPLEMENTED: dict[str, Callable[[Tensor, float, int, Tensor], Tensor]] = {
     "gaussian_noise": gaussian_noise,
     "gaussian_blur": gaussian_blur,
     "contrast": contrast,
@@ -54,8 +54,8 @@ def corrupt(
         tensor(176, dtype=torch.uint8)
     """
     check_images(images)
-    if name not in _FUNCTIONS:
-        raise unknown("name", name, _FUNCTIONS)
+    if name not in IMPLEMENTED:
+        raise unknown("name", name, IMPLEMENTED)
     if severity not in SEVERITIES:
         raise wrong("severity", "in 1..5", severity)
     if constants not in _constants():
@@ -67,7 +67,7 @@ def corrupt(
     if len(images) == 0:
         return images.clone()
     amount = _constants()[constants][name][severity - 1]
-    corrupted = _FUNCTIONS[name](images.float() / 255, amount, seed, indices.to(images.device))
+    corrupted = IMPLEMENTED[name](images.float() / 255, amount, seed, indices.to(images.device))
     # Truncation, not rounding: the benchmark's generators cast. The margin undoes float32's error at whole levels.
     return (corrupted.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)
 
@@ -77,4 +77,4 @@ def _constants() -> dict[str, dict[str, list[float]]]:
     return tomllib.loads((files("shiftcal.corruptions") / "constants.toml").read_text(encoding="utf-8"))
 
 
-__all__ = ["SEVERITIES", "corrupt"]
+__all__ = ["IMPLEMENTED", "SEVERITIES", "corrupt"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import statistics
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from shiftcal.report.table import rows_of
 
@@ -16,7 +16,7 @@ _ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#d1495b", "#edae49", "#b8c4ce"
 _LINES = ("#d1495b", "#edae49", "#2e7d6b", "#4878a8", "#7a5195", "#8d6e63", "#5c6b73", "#1b1b1e")
 
 
-def reliability_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> None:
+def reliability_figure(records: list[dict[str, Any]]) -> bytes:
     """Draw reliability diagrams, one column per method: in distribution above, all shifts together below.
 
     Bars are the accuracy of each confidence bin. Red is the part by which confidence exceeds accuracy, yellow the
@@ -40,7 +40,7 @@ def reliability_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> 
                 diagram.set_ylabel("accuracy")
                 counts.set_ylabel("share")
             counts.set_xlabel("confidence")
-    figure.savefig(path, format="png")
+    return _png(figure)
 
 
 def pooled(diagrams: list[dict[str, list[float]]]) -> dict[str, list[float]]:
@@ -71,7 +71,7 @@ def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> 
     counts.set(ylim=(0, None))
 
 
-def severity_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> None:
+def severity_figure(records: list[dict[str, Any]]) -> bytes:
     """Draw ECE by severity, one line per method: first the mean over all shifts, then each. Severity 0 is clean."""
     shifts = list(dict.fromkeys(row["shift"] for row in records[0]["evaluation"]["shifts"]))
     columns = min(4, len(shifts) + 1)
@@ -100,7 +100,7 @@ def severity_figure(records: list[dict[str, Any]], path: Path | BinaryIO) -> Non
     axes[0].legend(frameon=False)
     figure.supxlabel("severity (0: clean)")
     figure.supylabel("ECE, %")
-    figure.savefig(path, format="png")
+    return _png(figure)
 
 
 def _curve(evaluation: dict[str, Any], shift: str | None) -> list[float]:
@@ -119,3 +119,9 @@ def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

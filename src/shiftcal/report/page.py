@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,9 @@ def write_report(directory: Path, records: list[dict[str, Any]], title: str) -> 
         figures.append(("severity.png", severity_figure, _SEVERITY))
     shown = []
     for name, draw, caption in figures:
-        buffer = io.BytesIO()
-        draw(records, buffer)
-        write_atomically(directory / name, buffer.getvalue())
-        shown.append((name, buffer.getvalue(), caption))
+        picture = draw(records)
+        write_atomically(directory / name, picture)
+        shown.append((picture, caption))
     write_atomically(directory / "table.md", markdown(records).encode())
     page = directory / "report.html"
     write_atomically(page, _page(records, title, shown).encode())
@@ -51,11 +49,11 @@ _RELIABILITY = (
 _SEVERITY = "Expected calibration error by severity of the shift; severity 0 is the clean test set."
 
 
-def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[str, bytes, str]]) -> str:
+def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[bytes, str]]) -> str:
     pictures = "".join(
         f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        for _, data, caption in figures
+        for data, caption in figures
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

@@ -1,0 +1,109 @@
+import copy
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from shiftcal.report.figures import _curve, pooled
+from shiftcal.report.page import write_report
+from shiftcal.report.table import COLUMNS, best, markdown, print_table, rows_of
+
+
+def metrics(ece: float, accuracy: float = 0.9) -> dict[str, float]:
+    values = dict.fromkeys((column[1] for column in COLUMNS), ece)
+    return values | {"accuracy": accuracy, "ece": ece, "nll": 0.5, "brier": 0.1, "mce": 0.2}
+
+
+def record(method: str, seed: int, ece: float) -> dict[str, Any]:
+    bins = {"count": [0.0, 4.0, 6.0], "confidence": [0.0, 0.6, 0.9], "accuracy": [0.0, 0.5, 1.0]}
+    shifts = [{"shift": s, "severity": k, **metrics(ece * k)} for s in ("fog", "snow") for k in (1, 2)]
+    return {
+        "recipe": "demo",
+        "method": method,
+        "seed": seed,
+        "machine": {"processor": "<a chip> & co", "cores": 2},
+        "versions": {"torch": "2.13.0"},
+        "seconds": {"train": 83.0},
+        "history": [{"loss": 1.0}, {"loss": 0.5, "conflict_rate": 0.25}],
+        "evaluation": {
+            "temperature": 1.5,
+            "id": metrics(ece / 10),
+            "shifted": metrics(ece),
+            "shifts": shifts,
+            "reliability": {"id": bins, "shifted": copy.deepcopy(bins)},
+        },
+    }
+
+
+@pytest.fixture
+def records() -> list[dict[str, Any]]:
+    return [record("fgr", 0, 0.05), record("ce", 0, 0.2), record("ce", 1, 0.3), record("fgr", 1, 0.07)]
+
+
+def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(records: list[dict[str, Any]]) -> None:
+    rows = rows_of(records)
+    assert [row.method for row in rows] == ["ce", "fgr"]
+    assert rows[0].text("shifted", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
+    assert rows_of(records[:1])[0].text("shifted", COLUMNS[1]) == "5.00"
+    assert best(rows, "shifted", COLUMNS[1]).method == "fgr"
+    records[1]["evaluation"]["id"]["accuracy"] = 0.99
+    assert best(rows_of(records), "id", COLUMNS[0]).method == "ce", "accuracy is better when higher"
+
+
+def test_markdown_and_terminal(records: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    text = markdown(records)
+    assert "| In distribution | Acc. | ECE | w/ TS | CECE | ACE | NLL |" in text
+    assert "**6.00 ± 1.41**" in text
+    assert text.count("\n| fgr |") == 2
+    print_table(records)
+    shown = capsys.readouterr().out
+    assert "Mean over shifts" in shown
+    assert "25.00" in shown
+
+
+def test_pools_bins_by_their_counts() -> None:
+    a = {"count": [2.0, 0.0], "confidence": [0.4, 0.0], "accuracy": [0.5, 0.0]}
+    b = {"count": [6.0, 0.0], "confidence": [0.2, 0.0], "accuracy": [0.1, 0.0]}
+    assert pooled([a, b]) == {
+        "count": [8, 0],
+        "confidence": pytest.approx([0.25, 0]),
+        "accuracy": pytest.approx([0.2, 0]),
+    }
+
+
+def test_curves_start_at_the_clean_set(records: list[dict[str, Any]]) -> None:
+    evaluation = records[0]["evaluation"]
+    assert _curve(evaluation, None) == pytest.approx([0.005, 0.05, 0.1])
+    evaluation["shifts"][0]["ece"] = 0.07  # fog, severity 1
+    assert _curve(evaluation, "fog") == pytest.approx([0.005, 0.07, 0.1])
+    assert _curve(evaluation, None) == pytest.approx([0.005, 0.06, 0.1])
+
+
+def test_page_is_self_contained_and_figures_are_pictures(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    page = write_report(tmp_path, records, "a <title>")
+    text = page.read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["reliability.png", "report.html", "severity.png", "table.md"]
+    assert "a &lt;title&gt;" in text
+    assert "&lt;a chip&gt; &amp; co" in text
+    assert "<a chip>" not in text
+    assert 'src="http' not in text
+    assert text.count("data:image/png;base64,") == 2
+    assert "1 min 23 s" in text
+    for name in ("reliability.png", "severity.png"):
+        with Image.open(tmp_path / name) as image:
+            assert min(image.size) > 300
+            assert len(image.convert("RGB").resize((64, 64)).getcolors(64 * 64)) > 20
+
+
+def test_without_shifts_the_table_has_one_half(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    for r in records:
+        r["evaluation"] |= {
+            "shifted": None,
+            "shifts": [],
+            "reliability": {"id": r["evaluation"]["reliability"]["id"], "shifted": None},
+        }
+    write_report(tmp_path, records, "t")
+    assert "Mean over shifts" not in (tmp_path / "table.md").read_text()
+    assert not (tmp_path / "severity.png").exists()

@@ -1,0 +1,196 @@
+"""The command line as a user meets it. What needs a process of its own gets one."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shiftcal.cli import app
+
+TINY = ["data.train=160", "data.validation=40", "data.test=40", "train.epochs=2", "train.batch_size=32"]
+OPTIONS = [word for item in TINY for word in ("--set", item)]
+
+
+def shiftcal(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shiftcal", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
+
+
+def invoke(*words: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [*map(str, words)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["eval"]])
+def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom shiftcal.cli import app\n"
+        f"try: app({[*command, '--help']!r})\n"
+        "finally: print(sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.rstrip().endswith("[]")
+    expected = {
+        "": ["demo", "train", "eval", "--version"],
+        "demo": ["--out", "--set"],
+        "train": ["--out", "--set", "--resume", "RECIPE"],
+        "eval": ["DIR"],
+    }
+    for word in expected["".join(command)]:
+        assert word in answer.stdout
+
+
+def test_version() -> None:
+    assert invoke("--version")[:2] == (0, "shiftcal 0.1.0\n")
+
+
+def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", "method=fgr", "--set", "seed=3", "--out", out)
+    assert code == 0, stderr
+    assert "fgr  epoch 2/2  loss" in stdout
+    assert "conflicts" in stdout
+    record = json.loads((out / "record.json").read_text())
+    assert (record["method"], record["seed"], record["config"]["train"]["epochs"]) == ("fgr", 3, 2)
+    assert {"versions", "machine", "device", "revision", "seconds", "history", "evaluation"} <= set(record)
+    evaluation = record["evaluation"]
+    assert len(evaluation["shifts"]) == 30
+    mean = sum(row["ece"] for row in evaluation["shifts"]) / 30
+    assert evaluation["shifted"]["ece"] == pytest.approx(mean)
+    assert sum(evaluation["reliability"]["shifted"]["count"]) == 30 * 40
+    code, stdout, stderr = invoke("eval", out)
+    assert code == 0, stderr
+    again = json.loads((out / "record.json").read_text())
+    assert again["evaluation"]["id"] == pytest.approx(evaluation["id"], abs=1e-6)
+    assert (out / "report.html").is_file()
+
+    code, stdout, _ = invoke(
+        "train", "demo", *OPTIONS, "--set", "method=fgr", "--set", "seed=3", "--out", out, "--resume"
+    )
+    assert code == 0
+    assert "epoch" not in stdout, "a finished run is not trained again"
+
+
+def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
+    code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path / "demo")
+    assert code == 0, stderr
+    assert "ce  epoch 2/2" in stdout
+    assert (tmp_path / "demo" / "report.html").is_file()
+    assert "| fgr |" in (tmp_path / "demo" / "table.md").read_text()
+    code, stdout, _ = invoke("demo", *OPTIONS, "--out", tmp_path / "demo")
+    assert code == 0
+    assert "epoch" not in stdout
+    code, _, stderr = invoke("eval", tmp_path / "demo")
+    assert code == 0, stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["train", "demoo", "--out", "X"],
+            "Parameter `recipe` should be one of demo. Found `recipe = 'demoo'`. Did you mean",
+        ),
+        (["train", "demo", "--set", "method=frg", "--out", "X"], "Did you mean 'fgr'?"),
+        (["train", "demo", "--set", "train.epoch=1", "--out", "X"], "Did you mean 'train.epochs'?"),
+        (["train", "demo", "--set", "train.model=smal", "--out", "X"], "Did you mean 'small'?"),
+        (["train", "demo", "--set", "data.name=shape", "--out", "X"], "Did you mean 'shapes'?"),
+        (["train", "demo", "--set", "data.train=3", "--out", "X"], "`train` should be at least 8"),
+        (
+            ["train", "demo", "--set", "evaluation.corruptions=['fogg']", "--out", "X"],
+            "`evaluation.corruptions` should",
+        ),
+        (["eval", "X"], "Parameter `directory` should be the directory of a run"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(words: list[str], message: str, tmp_path: Path) -> None:
+    code, _, stderr = invoke(*[str(tmp_path / "X") if word == "X" else word for word in words])
+    assert code == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "X").exists()
+
+
+def test_a_directory_with_another_run_is_left_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert invoke("train", "demo", *OPTIONS, "--set", "method=ce", "--out", out)[0] == 0
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    code, _, stderr = invoke("train", "demo", *OPTIONS, "--set", "method=fgr", "--out", out, "--resume")
+    assert code == 2
+    assert "where another run has method = ce instead of fgr" in stderr
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_an_unfinished_run_cannot_be_evaluated(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    code, _, stderr = invoke("eval", tmp_path)
+    assert code == 2
+    assert "`directory` should be a finished run" in stderr
+
+
+@pytest.mark.parametrize("place", ["/proc/shiftcal", "a file"])
+def test_a_place_that_cannot_be_written(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    out = tmp_path / "file" / "run" if place == "a file" else Path(place)
+    if place == "/proc/shiftcal" and not Path("/proc").is_dir():
+        pytest.skip("no /proc here")
+    code, _, stderr = invoke("train", "demo", *OPTIONS, "--out", out)
+    assert code in (1, 2)
+    assert "Parameter `out` should be" in stderr
+    assert stderr.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    # The real thing without a real full disk: no file of this process may grow beyond 100 kB, less than a checkpoint.
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    out = tmp_path / "run"
+    assert shiftcal("train", "demo", *OPTIONS, "--out", out).returncode == 0
+    (out / "record.json").unlink()
+    before = {p: p.read_bytes() for p in (out / "checkpoints").rglob("*") if p.is_file()}
+    again = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume", preexec_fn=limit)
+    assert again.returncode == 1
+    assert again.stderr.startswith("Parameter `out` should be a directory with room that can be written. Found")
+    assert again.stderr.count("\n") == 1
+    assert {p: p.read_bytes() for p in (out / "checkpoints").rglob("*") if p.is_file()} == before
+    assert not list(out.glob(".*")), "no half-written file is left"
+
+
+def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shiftcal", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("checkpoints/epoch-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.startswith("Stopped. Last checkpoint: ")
+    named = Path(stderr.removeprefix("Stopped. Last checkpoint: ").split(". Continue with: ")[0])
+    assert (named / "model.safetensors").is_file()
+    assert f"--out {out} --resume" in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_a_run_that_blows_up_is_one_line(tmp_path: Path) -> None:
+    code, _, stderr = invoke("train", "demo", *OPTIONS, "--set", "train.learning_rate=1e30", "--out", tmp_path / "run")
+    assert code == 1
+    assert "was not finite at step" in stderr
+    assert "There is no checkpoint yet." in stderr

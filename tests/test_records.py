@@ -1,0 +1,92 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiftcal import records
+
+CONFIG = {"method": "fgr", "train": {"epochs": 3, "milestones": (1, 2)}}
+
+
+def test_claims_a_new_or_empty_directory(tmp_path: Path) -> None:
+    records.claim(tmp_path, CONFIG, resume=False)
+    records.claim(tmp_path / "a" / "b", CONFIG, resume=True)
+    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["method"] == "fgr"
+
+
+def test_the_same_run_needs_resume_and_another_is_refused(tmp_path: Path) -> None:
+    records.claim(tmp_path, CONFIG, resume=False)
+    records.claim(tmp_path, CONFIG, resume=True)
+    with pytest.raises(ValueError, match=r"--resume continues a run.*holds this run already"):
+        records.claim(tmp_path, CONFIG, resume=False)
+    other = {"method": "fgr", "train": {"epochs": 4, "milestones": (1, 2)}}
+    before = (tmp_path / "config.json").read_bytes()
+    for resume in (True, False):
+        with pytest.raises(ValueError, match=r"where another run has train.epochs = 3 instead of 4"):
+            records.claim(tmp_path, other, resume=resume)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(
+        ValueError, match=r"`out` should be empty, new, or the directory of a run. .*which holds other files"
+    ):
+        records.claim(tmp_path, CONFIG, resume=True)
+    with pytest.raises(ValueError, match=r"`out` should be a directory"):
+        records.claim(tmp_path / "thesis.tex", CONFIG, resume=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    records.write_json(path, {"a": 1})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_json(path, {"a": 2})
+    assert records.read_json(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        records.write_json(tmp_path / "x.json", {"a": float("nan")})
+    (tmp_path / "x.json").write_text('{"a": 1')
+    with pytest.raises(ValueError, match=r"`path` should be a whole JSON file. .*x.json"):
+        records.read_json(tmp_path / "x.json")
+
+
+def test_finds_runs(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        records.claim(tmp_path / name, CONFIG, resume=False)
+    assert [p.name for p in records.find_runs(tmp_path)] == ["a", "b"]
+    assert records.find_runs(tmp_path / "a") == [tmp_path / "a"]
+    records.write_json(tmp_path / "a" / "record.json", {"method": "ce"})
+    assert records.load_records(tmp_path) == [{"method": "ce"}]
+    for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):
+        with pytest.raises(ValueError, match=r"`directory` should be the directory of a run"):
+            records.find_runs(wrong)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"without config.json"):
+        records.find_runs(tmp_path / "empty")
+
+
+def test_environment_says_what_ran() -> None:
+    environment = records.environment()
+    assert environment["versions"]["torch"]
+    assert environment["machine"]["cores"] >= 1
+    assert json.dumps(environment)
+
+
+def test_records_and_reports_do_not_import_torch() -> None:
+    code = "import sys, shiftcal.report.page, shiftcal.report.figures, shiftcal.cli; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"

@@ -1,0 +1,86 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from shiftcal.training.config import Config, from_dict, load_config, recipe_names
+
+
+def test_every_recipe_loads() -> None:
+    assert "demo" in recipe_names()
+    for name in recipe_names():
+        assert load_config(name).recipe == name
+
+
+def test_overrides_have_the_types_of_their_fields() -> None:
+    config = load_config("demo", ["method=ce", "train.epochs=4", "train.learning_rate=1", "filter.qualities=[10, 20]"])
+    assert (config.method, config.train.epochs, config.train.learning_rate) == ("ce", 4, 1.0)
+    assert isinstance(config.train.learning_rate, float)
+    assert config.filter.qualities == (10, 20)
+    assert load_config("demo", ["method='ce'"]).method == "ce"
+    assert load_config("demo", ["train.epochs=4", "train.epochs=5"]).train.epochs == 5
+
+
+def test_a_recipe_can_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "ce"\n[train]\nepochs = 2\n')
+    config = load_config(str(path))
+    assert (config.recipe, config.method, config.train.epochs) == ("mine", "ce", 2)
+
+
+def test_the_start_is_rounded_as_the_paper_has_it() -> None:
+    assert load_config("demo", ["train.epochs=350"]).start_epoch == 200
+    assert load_config("demo", ["train.epochs=20"]).start_epoch == 11
+    assert load_config("demo", ["train.start=0"]).start_epoch == 0
+
+
+def test_a_config_survives_json() -> None:
+    config = load_config("demo", ["seed=3", "train.clip_norm=2.0"])
+    assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().seed = 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "message"),
+    [
+        ("dmo", "seed=1", r"`recipe` should be one of demo. Found `recipe = 'dmo'`. Did you mean 'demo'\?"),
+        ("none.toml", "seed=1", r"`recipe` should be a TOML file or one of demo. Found `recipe = 'none.toml'`"),
+        ("demo", "method=fgrr", r"`method` should be one of .*fgr.* Did you mean 'fgr'\?"),
+        (
+            "demo",
+            "train.epoch=3",
+            r"`train.epoch` should be a key of the configuration. .* Did you mean 'train.epochs'\?",
+        ),
+        ("demo", "epochs=3", r"`epochs` should be a key of the configuration. .* Did you mean 'train.epochs'\?"),
+        ("demo", "trian.epochs=3", r"`trian` should be a key of the configuration. .* Did you mean 'train'\?"),
+        ("demo", "train.epochs=three", r"`train.epochs` should be of type int. Found `train.epochs = 'three'`"),
+        ("demo", "train.epochs=2.5", "of type int. Found `train.epochs = 2.5`"),
+        ("demo", "train.epochs=true", "of type int. Found `train.epochs = True`"),
+        ("demo", "train.epochs=0", "`train.epochs` should be positive. Found `train.epochs = 0`"),
+        ("demo", "train.schedule=cosin", "`train.schedule` should be one of"),
+        ("demo", "train.start=1.5", r"`train.start` should be a fraction in \[0, 1\]"),
+        ("demo", "filter.ratio=1", r"`filter.ratio` should be in \[0, 1\)"),
+        ("demo", "filter.qualities=[0]", r"`filter.qualities` should be integers in 1..100, at least one"),
+        ("demo", "filter.qualities=15", "`filter.qualities` should be a list"),
+        ("demo", "filter=3", "`filter` should be a section"),
+        ("demo", "seed.x=3", "`seed.x` should be a key. Found .*'seed' is a value, not a section"),
+        ("demo", "seed", "`set` should be of the form key=value. Found `set = 'seed'`"),
+        ("demo", "seed=-1", "`seed` should be at least 0"),
+    ],
+)
+def test_bad_input(recipe: str, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        load_config(recipe, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("method = \n")
+    with pytest.raises(ValueError, match="`recipe` should be valid TOML"):
+        load_config(str(path))

@@ -1,0 +1,159 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shiftcal import data, methods
+from shiftcal.methods import METHODS, Method
+from shiftcal.training import checkpoint
+from shiftcal.training.config import Config, load_config
+from shiftcal.training.loop import Run, load_dataset, objectives, train
+
+TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
+
+
+def config(*overrides: str) -> Config:
+    return load_config("demo", [*TINY, *overrides])
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return load_dataset(config())
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+
+
+def same(a: Run, b: Run) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_does_what_its_row_says(method: str, dataset: data.Dataset) -> None:
+    run = train(config(f"method={method}", "train.epochs=6", "train.start=0.5"), dataset, progress=False)
+    row, history = METHODS[method], run.history
+    assert history[2]["loss"] < history[0]["loss"]
+    assert [entry["active"] for entry in history] == [False] * 3 + [True] * 3
+    assert [entry["filtered"] for entry in history] == [0] * 3 + [26 if row.filter else 0] * 3  # ρ = 0.1 of 256
+    assert [("conflict_rate" in entry) for entry in history] == [False] * 3 + [row.constraint is not None] * 3
+    if row.constraint:
+        assert 0 < sum(entry["conflict_rate"] for entry in history[3:]) < 3
+        assert all(entry["skipped"] == 0 for entry in history[3:])
+
+
+def test_methods_differ_where_their_rows_differ_and_nowhere_before(dataset: data.Dataset) -> None:
+    short = ["train.epochs=2", "train.start=0.5"]
+    warm = {
+        m: train(config(f"method={m}", "train.epochs=2", "train.start=1"), dataset, progress=False)
+        for m in ("fgr", "rect-only")
+    }
+    assert same(warm["fgr"], warm["rect-only"]), "the warm-up is the main loss alone"
+    full = {m: train(config(f"method={m}", *short), dataset, progress=False) for m in METHODS}
+    names = list(full)
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            equal = same(full[a], full[b])
+            assert not equal, f"{a} and {b} end with the same weights"
+
+
+def test_shared_batch_and_momentum_are_cells(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    fgr = METHODS["fgr"]
+    rows = {
+        "shared": Method(fgr.loss, fgr.gamma, fgr.filter, fgr.constraint, fgr.rule, constraint_batch="shared"),
+        "ema": Method(fgr.loss, fgr.gamma, fgr.filter, fgr.constraint, fgr.rule, constraint_momentum=0.9),
+    }
+    monkeypatch.setattr(methods, "METHODS", METHODS | rows)
+    runs = {m: train(config(f"method={m}", "train.start=0.5"), dataset, progress=False) for m in ("fgr", *rows)}
+    assert not same(runs["fgr"], runs["shared"])
+    assert not same(runs["fgr"], runs["ema"])
+    assert runs["ema"].full.momentum.mean.norm() > 0
+
+
+def test_same_seed_same_weights_other_seed_others(dataset: data.Dataset) -> None:
+    first, second, other = (train(config("train.epochs=2", f"seed={s}"), dataset, progress=False) for s in (1, 1, 2))
+    assert same(first, second)
+    assert not same(first, other)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_resumed_run_ends_with_the_same_weights(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    row = METHODS["fgr"]
+    changed = Method(row.loss, row.gamma, row.filter, row.constraint, row.rule, constraint_momentum=momentum)
+    monkeypatch.setitem(METHODS, "fgr", changed)
+    whole = train(config("train.start=0.25"), dataset, progress=False)
+    stopped = Stop(after=2)
+    monkeypatch.setattr(checkpoint, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(config("train.start=0.25"), dataset, checkpoints=tmp_path, progress=False)
+    monkeypatch.setattr(checkpoint, "save", stopped.save)
+    resumed = train(config("train.start=0.25"), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, resumed)
+    assert [e["loss"] for e in resumed.history] == [e["loss"] for e in whole.history]
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["epoch-0003", "epoch-0004"]
+
+
+class Stop:
+    """Save checkpoints, and interrupt after some."""
+
+    def __init__(self, after: int) -> None:
+        self.save, self.left = checkpoint.save, after
+
+    def __call__(self, *arguments: Any) -> Path:
+        path = self.save(*arguments)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return path
+
+
+def test_a_failed_checkpoint_leaves_the_last_good_one(dataset: data.Dataset, tmp_path: Path) -> None:
+    run = train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    (tmp_path / ".epoch-0002.tmp").write_text("in the way")  # a file where a directory should go
+    with pytest.raises(OSError, match=r"epoch-0002"):
+        checkpoint.save(tmp_path, 2, run.model, run.state_dict(), run.history)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["epoch-0001"]
+
+
+def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    checkpoint.save_weights(path, torch.nn.Linear(2, 2))
+    model = train(config("train.epochs=1"), dataset, progress=False).model
+    with pytest.raises(ValueError, match="`weights` should be those of the configured model"):
+        checkpoint.load_weights(path, model)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ValueError, match="`weights` should be a readable safetensors file"):
+        checkpoint.load_weights(path, model)
+
+
+def test_a_run_that_blows_up_stops_and_names_the_step(dataset: data.Dataset) -> None:
+    with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step \d+ of epoch 1"):
+        train(config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0"), dataset, progress=False)
+
+
+def test_objectives_take_the_recipes_numbers() -> None:
+    plain, full = objectives(
+        config("method=weighted-sum", "gamma.fgr=4", "constraint.weight=0.25", "train.clip_norm=2")
+    )
+    assert plain.constraint is None
+    assert full.main.keywords == {"gamma": 4.0}
+    assert full.rule.keywords == {"weight": 0.25}
+    assert full.clip_norm == plain.clip_norm == 2
+    assert objectives(config("method=dfl", "gamma.dfl=7"))[0].main.keywords == {"gamma": 7.0}
+
+
+def test_a_method_is_named_in_its_row_alone() -> None:
+    package = Path(methods.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name not in ("methods.py", "cli.py"):
+            text = path.read_text()
+            assert not [m for m in METHODS if f'== "{m}"' in text or f"== '{m}'" in text], path
+
+
+def test_unavailable_device(dataset: data.Dataset) -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="`device` should be 'cpu' or 'auto' here"):
+            train(config("device=cuda"), dataset, progress=False)

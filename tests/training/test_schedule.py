@@ -1,0 +1,30 @@
+import pytest
+
+from shiftcal.training.config import TrainConfig
+from shiftcal.training.schedule import learning_rate
+
+
+def test_one_cycle_rises_and_falls() -> None:
+    recipe = TrainConfig(epochs=10, warmup=0.2, learning_rate=0.5)
+    rates = [learning_rate(recipe, step, 100) for step in range(1000)]
+    assert max(rates) == pytest.approx(0.5)
+    assert rates[:200] == sorted(rates[:200])
+    assert rates[200:] == sorted(rates[200:], reverse=True)
+    assert rates[0] == pytest.approx(0.5 / 200)
+    assert rates[-1] == pytest.approx(0.5 / 800)
+
+
+def test_one_cycle_without_warm_up_starts_at_the_top() -> None:
+    assert learning_rate(TrainConfig(epochs=2, warmup=0.0, learning_rate=0.5), 0, 10) == 0.5
+
+
+def test_multi_step_is_the_papers() -> None:
+    recipe = TrainConfig(epochs=350, schedule="multi_step", milestones=(150, 250), learning_rate=0.1)
+    rates = [learning_rate(recipe, epoch * 391 + 390, 391) for epoch in (0, 149, 150, 249, 250, 349)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+    assert learning_rate(recipe, 150 * 391 - 1, 391) == 0.1
+
+
+def test_constant_stays() -> None:
+    recipe = TrainConfig(schedule="constant", learning_rate=0.3)
+    assert learning_rate(recipe, 0, 10) == learning_rate(recipe, 99, 10) == 0.3
