@@ -28,7 +28,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["eval"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["eval"], ["report"]])
 def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\nfrom shiftcal.cli import app\n"
@@ -42,6 +42,7 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "demo": ["--out", "--set"],
         "train": ["--out", "--set", "--resume", "RECIPE"],
         "eval": ["DIR"],
+        "report": ["DIR", "--out"],
     }
     for word in expected["".join(command)]:
         assert word in answer.stdout
@@ -89,6 +90,9 @@ def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
     assert "epoch" not in stdout
     code, _, stderr = invoke("eval", tmp_path / "demo")
     assert code == 0, stderr
+    code, _, stderr = invoke("report", tmp_path / "demo", "--out", tmp_path / "elsewhere")
+    assert code == 0, stderr
+    assert (tmp_path / "elsewhere" / "table.md").read_text() == (tmp_path / "demo" / "table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -103,10 +107,8 @@ def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
         (["train", "demo", "--set", "train.model=smal", "--out", "X"], "Did you mean 'small'?"),
         (["train", "demo", "--set", "data.name=shape", "--out", "X"], "Did you mean 'shapes'?"),
         (["train", "demo", "--set", "data.train=3", "--out", "X"], "`train` should be at least 8"),
-        (
-            ["train", "demo", "--set", "evaluation.corruptions=['fogg']", "--out", "X"],
-            "`evaluation.corruptions` should",
-        ),
+        (["train", "demo", "--set", "evaluation.corruptions=['fogg']", "--out", "X"], "`evaluation.corruptions` sh"),
+        (["report", "X"], "Parameter `directory` should be the directory of a run"),
         (["eval", "X"], "Parameter `directory` should be the directory of a run"),
     ],
 )

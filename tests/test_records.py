@@ -69,6 +69,8 @@ def test_finds_runs(tmp_path: Path) -> None:
         records.claim(tmp_path / name, CONFIG, resume=False)
     assert [p.name for p in records.find_runs(tmp_path)] == ["a", "b"]
     assert records.find_runs(tmp_path / "a") == [tmp_path / "a"]
+    with pytest.raises(ValueError, match=r"`directory` should be one with finished runs"):
+        records.load_records(tmp_path)
     records.write_json(tmp_path / "a" / "record.json", {"method": "ce"})
     assert records.load_records(tmp_path) == [{"method": "ce"}]
     for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,17 +36,13 @@ def demo(
     """
     with _friendly(out):
         from shiftcal.bench.run import complete
-        from shiftcal.report.page import write_report
-        from shiftcal.report.table import print_table
         from shiftcal.training.config import load_config
         from shiftcal.training.loop import load_dataset
 
         configs = [load_config("demo", [*set_, f"method={method}"]) for method in DEMO_METHODS]
         dataset = load_dataset(configs[0])
         records = [complete(c, out / c.method, resume=True, dataset=dataset) for c in configs]
-        page = write_report(out, records, "shiftcal demo")
-        print_table(records)
-        typer.echo(f"Report: {page}")
+        _report(records, out, "shiftcal demo")
 
 
 @app.command()
@@ -79,13 +75,32 @@ def evaluate(
     with _friendly(directory):
         from shiftcal.bench.run import reevaluate
         from shiftcal.records import find_runs
-        from shiftcal.report.page import write_report
-        from shiftcal.report.table import print_table
 
         records = [reevaluate(run) for run in find_runs(directory)]
-        page = write_report(directory, records, f"shiftcal: {directory.name}")
-        print_table(records)
-        typer.echo(f"Report: {page}")
+        _report(records, directory, f"shiftcal: {directory.resolve().name}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run, or a directory of runs.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; DIR by default.")] = None,
+) -> None:
+    """Write the table, the figures and report.html of the records in DIR, without training or evaluating."""
+    with _friendly(out or directory):
+        from shiftcal.records import load_records
+
+        records = load_records(directory)
+        (out or directory).mkdir(parents=True, exist_ok=True)
+        _report(records, out or directory, f"shiftcal: {directory.resolve().name}")
+
+
+def _report(records: list[dict[str, Any]], out: Path, title: str) -> None:
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import print_table
+
+    page = write_report(out, records, title)
+    print_table(records)
+    typer.echo(f"Report: {page}")
 
 
 def _version(show: bool) -> bool:

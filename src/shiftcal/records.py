@@ -82,18 +82,22 @@ def find_runs(directory: Path) -> list[Path]:
     """Find the runs in a directory: itself, or those directly below it, in order of their names."""
     if not directory.is_dir():
         raise wrong("directory", "the directory of a run, or one that holds runs", str(directory))
-    if (directory / CONFIG).is_file():
+    names = (CONFIG, RECORD)
+    if any((directory / name).is_file() for name in names):
         return [directory]
-    found = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
+    found = {path.parent for name in names for path in directory.glob(f"*/{name}")}
     if not found:
         raise wrong("directory", "the directory of a run, or one that holds runs", f"{directory}, without {CONFIG}")
-    return found
+    return sorted(found)
 
 
 def load_records(directory: Path) -> list[dict[str, Any]]:
-    """Read the records of the finished runs in a directory."""
+    """Read the records of the finished runs in a directory; that there is none is an error."""
     paths = [run / RECORD for run in find_runs(directory)]
-    return [read_json(path) for path in paths if path.is_file()]
+    records = [read_json(path) for path in paths if path.is_file()]
+    if not records:
+        raise wrong("directory", "one with finished runs (`shiftcal train … --resume` finishes one)", str(directory))
+    return records
 
 
 def environment() -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""What the README and the results say is what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from shiftcal import losses, models
+from shiftcal.records import load_records
+from shiftcal.report.table import markdown
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_snippet_trains() -> None:
+    snippet = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+    lines = [line for line in snippet.splitlines() if line.strip()]
+    assert len(lines) <= 14
+    torch.manual_seed(0)
+    model = models.build("small", num_classes=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    targets = torch.arange(200) % 4
+    images = (torch.rand(200, 3, 32, 32) * 100 + 30 * targets[:, None, None, None]).to(torch.uint8)
+    loader = [(images[i::5].clone(), targets[i::5]) for i in range(5)] * 4
+
+    def normalise(batch: torch.Tensor) -> torch.Tensor:
+        return batch.float() / 128 - 1
+
+    before = losses.cross_entropy(model(normalise(images)), targets).item()
+    exec(
+        compile(snippet, "README.md", "exec"),
+        {"model": model, "optimizer": optimizer, "loader": loader, "normalise": normalise},
+    )
+    assert losses.cross_entropy(model(normalise(images)), targets).item() < before
+
+
+def test_the_snippet_is_about_three_lines_more_than_a_plain_loop() -> None:
+    assert "rectified_backward(" in README
+    assert "dct_low_pass(" in README
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test"])
+def test_the_two_commands_exist(command: str) -> None:
+    assert command in README
+    assert re.search(rf"^{command.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "CONTRIBUTING.md", "results/demo/README.md"])
+def test_links_and_pictures_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert ((ROOT / name).parent / target).exists(), target
+
+
+def test_the_published_tables_are_made_from_the_published_records() -> None:
+    five_seeds = markdown(load_records(ROOT / "results/demo/runs"))
+    assert (ROOT / "results/demo/table.md").read_text(encoding="utf-8") == five_seeds
+    assert five_seeds.rpartition("\n\n")[0] in (ROOT / "results/demo/README.md").read_text(encoding="utf-8")
+    demo = markdown(load_records(ROOT / "results/demo/demo"))
+    assert demo.rpartition("\n\n")[0] in README
