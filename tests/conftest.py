@@ -15,6 +15,7 @@ jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 
 @pytest.fixture

@@ -1,0 +1,102 @@
+"""What must hold on a GPU. Skipped where there is none."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from shiftcal import ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
+from shiftcal.corruptions import IMPLEMENTED
+from shiftcal.methods import METHODS
+from shiftcal.models import build
+from shiftcal.training.config import load_config
+from shiftcal.training.loop import objectives, train
+from shiftcal.training.step import Inputs, Objective, training_step
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+FGR = partial(Objective, partial(losses.dual_focal, gamma=2.0), losses.soft_ece)
+
+
+def images(n: int = 256) -> torch.Tensor:
+    return data.load("shapes", train=n, validation=8, test=8).train.images
+
+
+def inputs(seed: int) -> Inputs:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    x = torch.randn(64, 3, 32, 32, device="cuda", generator=generator)
+    y = torch.randint(0, 8, (64,), device="cuda", generator=generator)
+    return Inputs(x, y, torch.arange(64, device="cuda") % 8 == 0)
+
+
+def setup() -> tuple[torch.nn.Module, torch.optim.SGD]:
+    torch.manual_seed(0)
+    model = build("small", num_classes=8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    optimizer.found_inf = torch.zeros((), device="cuda")
+    return model, optimizer
+
+
+def test_filter_and_corruptions_are_those_of_the_cpu() -> None:
+    x = images()
+    quality = torch.tensor([15, 18, 25, 50]).repeat(64)
+    difference = dct_low_pass(x.cuda(), quality.cuda()).cpu().float() - dct_low_pass(x, quality).float()
+    assert difference.abs().mean() < 0.01
+    for name in IMPLEMENTED:
+        difference = corrupt(x.cuda(), name, 3).cpu().float() - corrupt(x, name, 3).float()
+        assert difference.abs().mean() < 0.02, name
+
+
+def test_metrics_are_those_of_the_cpu() -> None:
+    p, y = torch.randn(500, 8).softmax(-1), torch.arange(500) % 8
+    for name in ("ece", "mce", "classwise_ece", "adaptive_ece", "nll", "brier", "accuracy"):
+        metric = getattr(metrics, name)
+        assert metric(p.cuda(), y.cuda()) == pytest.approx(metric(p, y), rel=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_step_waits_for_the_device(method: str) -> None:
+    model, optimizer = setup()
+    _, objective = objectives(load_config("demo", [f"method={method}", "train.clip_norm=2.0"]))
+    mix, original = inputs(0), inputs(1)
+    training_step(model, optimizer, objective, mix, original)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        training_step(model, optimizer, objective, mix, original)
+        training_step(model, optimizer, objective, mix, None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_step_can_be_captured_in_a_graph(shared: bool) -> None:
+    mix, original = inputs(0), None if shared else inputs(1)
+    eager, optimizer = setup()
+    objective = FGR(momentum=ConstraintMomentum(0.9))
+    for _ in range(6):
+        training_step(eager, optimizer, objective, mix, original)
+
+    captured, optimizer = setup()
+    objective = FGR(momentum=ConstraintMomentum(0.9))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            training_step(captured, optimizer, objective, mix, original)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    running_mean = objective.momentum.mean
+    with torch.cuda.graph(graph):
+        training_step(captured, optimizer, objective, mix, original)
+        running_mean.copy_(objective.momentum.mean)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    for a, b in zip(eager.parameters(), captured.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_on_the_gpu_learns() -> None:
+    sizes = ["data.train=1000", "data.validation=100", "data.test=100", "train.epochs=6", "device=cuda"]
+    history = train(load_config("demo", ["method=fgr", *sizes]), progress=False).history
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert "conflict_rate" in history[-1]
