@@ -108,6 +108,7 @@ def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
         (["train", "demo", "--set", "data.name=shape", "--out", "X"], "Did you mean 'shapes'?"),
         (["train", "demo", "--set", "data.train=3", "--out", "X"], "`train` should be at least 8"),
         (["train", "demo", "--set", "evaluation.corruptions=['fogg']", "--out", "X"], "`evaluation.corruptions` sh"),
+        (["train", "demo", "--set", "evaluation.constants=cifar10", "--out", "X"], "Did you mean 'cifar'?"),
         (["report", "X"], "Parameter `directory` should be the directory of a run"),
         (["eval", "X"], "Parameter `directory` should be the directory of a run"),
     ],
@@ -135,6 +136,20 @@ def test_an_unfinished_run_cannot_be_evaluated(tmp_path: Path) -> None:
     code, _, stderr = invoke("eval", tmp_path)
     assert code == 2
     assert "`directory` should be a finished run" in stderr
+
+
+def test_demo_does_not_mix_with_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path)
+    assert (code, stdout) == (2, "")
+    assert "`out` should be new, or hold nothing but ce, fgr and their report. Found" in stderr
+    (tmp_path / "thesis.tex").unlink()
+    (tmp_path / "fgr").mkdir()
+    (tmp_path / "fgr" / "config.json").write_text('{"method": "dfl"}')
+    code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path)
+    assert (code, stdout) == (2, ""), "nothing is trained before everything is checked"
+    assert [p.name for p in tmp_path.iterdir()] == ["fgr"]
+    assert "which the demo chooses" in invoke("demo", "--set", "method=dfl", "--out", tmp_path)[2]
 
 
 @pytest.mark.parametrize("place", ["/proc/shiftcal", "a file"])

@@ -7,10 +7,11 @@ import torch
 
 from shiftcal import ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
 from shiftcal.corruptions import IMPLEMENTED
+from shiftcal.data.loader import MixedEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import objectives, train
+from shiftcal.training.loop import Run, load_dataset, objectives, prepare, train
 from shiftcal.training.step import Inputs, Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -84,15 +85,27 @@ def test_a_step_can_be_captured_in_a_graph(shared: bool) -> None:
             training_step(captured, optimizer, objective, mix, original)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    running_mean = objective.momentum.mean
     with torch.cuda.graph(graph):
         training_step(captured, optimizer, objective, mix, original)
-        running_mean.copy_(objective.momentum.mean)
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
     for a, b in zip(eager.parameters(), captured.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_preparing_a_batch_does_not_wait_for_the_device() -> None:
+    config = load_config("demo", ["data.train=500", "data.validation=40", "data.test=40", "device=cuda"])
+    run = Run(config, load_dataset(config))
+    mixed = MixedEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
+    generator = torch.Generator("cuda").manual_seed(0)
+    batch = next(mixed.batches(64))
+    prepare(run, batch, generator)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        prepare(run, batch, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_run_on_the_gpu_learns() -> None:

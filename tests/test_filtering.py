@@ -79,6 +79,16 @@ def test_blocks_are_blocks() -> None:
     assert torch.equal(from_blocks(blocks, 16, 24), image)
 
 
+def test_autocast_changes_nothing(natural_images: torch.Tensor) -> None:
+    expected = dct_low_pass(natural_images, 50)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(dct_low_pass(natural_images, 50), expected)
+
+
+def test_quality_may_be_a_numpy_integer(natural_images: torch.Tensor) -> None:
+    assert torch.equal(dct_low_pass(natural_images[:2], np.int64(15)), dct_low_pass(natural_images[:2], 15))
+
+
 def test_empty_batch() -> None:
     assert dct_low_pass(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), 15).shape == (0, 3, 8, 8)
 
@@ -105,6 +115,7 @@ def test_can_be_traced(natural_images: torch.Tensor) -> None:
             0,
             "`quality` should be an integer in 1..100. Found `quality = 0`",
         ),
+        (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), 500, "Found `quality = 500`"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), 101, "Found `quality = 101`"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), 15.0, "Found `quality = 15.0`"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([15, 0]), "in 1..100"),

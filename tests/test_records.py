@@ -64,6 +64,18 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
         records.read_json(tmp_path / "x.json")
 
 
+def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.123.tmp").write_text("{")
+    records.claim(tmp_path, CONFIG, resume=False)
+
+
+def test_records_that_are_none(tmp_path: Path) -> None:
+    for content in ("[]", "{}"):
+        (tmp_path / "record.json").write_text(content)
+        with pytest.raises(ValueError, match=r"`path` should be a .*record.json"):
+            records.load_records(tmp_path)
+
+
 def test_finds_runs(tmp_path: Path) -> None:
     for name in ("b", "a"):
         records.claim(tmp_path / name, CONFIG, resume=False)
@@ -71,8 +83,9 @@ def test_finds_runs(tmp_path: Path) -> None:
     assert records.find_runs(tmp_path / "a") == [tmp_path / "a"]
     with pytest.raises(ValueError, match=r"`directory` should be one with finished runs"):
         records.load_records(tmp_path)
-    records.write_json(tmp_path / "a" / "record.json", {"method": "ce"})
-    assert records.load_records(tmp_path) == [{"method": "ce"}]
+    record = dict.fromkeys(("schema", "method", "seed", "config", "history", "evaluation"), 1)
+    records.write_json(tmp_path / "a" / "record.json", record)
+    assert records.load_records(tmp_path) == [record]
     for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):
         with pytest.raises(ValueError, match=r"`directory` should be the directory of a run"):
             records.find_runs(wrong)

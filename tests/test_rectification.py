@@ -157,6 +157,12 @@ def test_momentum_projects_by_the_running_mean() -> None:
     report = rectified_backward(*two_losses(w, [1.0, -1.0], [0.0, -1.0]), [w], state=state)
     assert state.mean.tolist() == [0, 0]  # 0.5·1 + 0.5·(−1)
     assert report.skipped
+    state.mean.copy_(torch.tensor([0.0, 4.0]))
+    report = rectified_backward(*two_losses(w, [1.0, -1.0], [0.0, 0.0]), [w], state=state)
+    assert report.skipped, "a step without a gradient of its own is not projected"
+    assert w.grad.tolist() == [1, -1]
+    assert state.mean.tolist() == [0, 2]
+    state.mean.zero_()
     rectified_backward(*two_losses(w, [1.0, -1.0], [-4.0, 0.0]), [w], state=state)
     assert w.grad.tolist() == pytest.approx([0, -1])
     rectified_backward(*two_losses(w, [1.0, -1.0], [0.0, 1.0]), [w], state=state)
@@ -181,6 +187,15 @@ def test_momentum_survives_a_bad_gradient_and_a_checkpoint() -> None:
         state.update(torch.ones(3))
 
 
+def test_momentum_is_updated_in_place() -> None:
+    state = ConstraintMomentum(0.5)
+    mean = state.update(torch.ones(2))
+    address, saved = mean.data_ptr(), state.state_dict()
+    state.update(torch.zeros(2))
+    assert state.mean.data_ptr() == address, "a captured step finds it where it was"
+    assert saved["mean"].tolist() == [0.5, 0.5], "a saved state does not move"
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rule", list(RULES))
 def test_nothing_is_read_back_from_the_device(rule: str) -> None:
@@ -202,6 +217,8 @@ def test_unknown_rule_and_no_parameters() -> None:
     w = torch.zeros(2, requires_grad=True)
     with pytest.raises(ValueError, match=r"`rule` should be one of none, rectify, sum. .*Did you mean 'rectify'?"):
         rectified_backward(w.sum(), w.sum(), [w], rule="rectfy")
+    with pytest.raises(ValueError, match="`main_loss` should be a scalar that requires a gradient"):
+        rectified_backward(w.sum().detach(), w.sum(), [w])
     with pytest.raises(ValueError, match="`parameters` should be at least one tensor that requires a gradient"):
         rectified_backward(w.sum(), w.sum(), [])
 

@@ -14,6 +14,7 @@ def wrong(name: str, should: str, found: object) -> ValueError:
 def unknown(name: str, value: str, known: Iterable[str]) -> ValueError:
     """Build the error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    by_lower_case = {known_name.lower(): known_name for known_name in names}
+    nearest = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
+    hint = f" Did you mean '{by_lower_case[nearest[0]]}'?" if nearest else ""
     return ValueError(f"{wrong(name, 'one of ' + ', '.join(names), repr(value))}{hint}")

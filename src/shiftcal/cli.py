@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from shiftcal._checks import wrong
 
 app = typer.Typer(
     help="Train image classifiers whose confidence stays honest when the data shifts.",
@@ -35,13 +38,13 @@ def demo(
     Takes about two minutes on two cores. Finished runs in the directory are kept; delete it to train again.
     """
     with _friendly(out):
-        from shiftcal.bench.run import complete
+        from shiftcal.bench.grid import complete_all
         from shiftcal.training.config import load_config
-        from shiftcal.training.loop import load_dataset
 
-        configs = [load_config("demo", [*set_, f"method={method}"]) for method in DEMO_METHODS]
-        dataset = load_dataset(configs[0])
-        records = [complete(c, out / c.method, resume=True, dataset=dataset) for c in configs]
+        if any(item.partition("=")[0].strip() == "method" for item in set_):
+            raise wrong("set", "anything but the method, which the demo chooses", set_)
+        configs = {method: load_config("demo", [*set_, f"method={method}"]) for method in DEMO_METHODS}
+        records = complete_all(configs, out)
         _report(records, out, "shiftcal demo")
 
 
@@ -56,7 +59,8 @@ def train(
 
     Example: shiftcal train demo --set method=fgr --set train.epochs=4 --set seed=3 --out runs/mine
     """
-    again = f"shiftcal train {recipe} {''.join(f'--set {item} ' for item in set_)}--out {out} --resume"
+    words = [recipe, *[word for item in set_ for word in ("--set", item)], "--out", str(out), "--resume"]
+    again = f"shiftcal train {shlex.join(words)}"
     with _friendly(out, again):
         from shiftcal.bench.run import complete
         from shiftcal.report.table import print_table
@@ -73,10 +77,13 @@ def evaluate(
 ) -> None:
     """Evaluate finished runs again from their weights; writes records, figures and report.html into DIR."""
     with _friendly(directory):
-        from shiftcal.bench.run import reevaluate
+        from shiftcal.bench.run import check_finished, reevaluate
         from shiftcal.records import find_runs
 
-        records = [reevaluate(run) for run in find_runs(directory)]
+        runs = find_runs(directory)
+        for run in runs:
+            check_finished(run)
+        records = [reevaluate(run) for run in runs]
         _report(records, directory, f"shiftcal: {directory.resolve().name}")
 
 
@@ -131,7 +138,7 @@ def _friendly(out: Path, again: str | None = None) -> Iterator[None]:
     except FloatingPointError as error:
         _fail(f"{error} {_last_checkpoint(out)}", 1)
     except OSError as error:
-        _fail(f"Parameter `out` should be a directory with room that can be written. Found `out = {out}`: {error}.", 1)
+        _fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), 1)
     except KeyboardInterrupt:
         hint = f" Continue with: {again}" if again else " The same command continues."
         _fail(f"Stopped. {_last_checkpoint(out)}{hint}", 130)

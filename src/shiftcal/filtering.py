@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsIndex
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -40,7 +41,7 @@ _YCBCR_TO_RGB = [[1.0, 0.0, 1.402], [1.0, -0.344136286, -0.714136286], [1.0, 1.7
 
 
 def dct_low_pass(
-    images: UInt8[Tensor, "batch 3 height width"], quality: int | Int[Tensor, " batch"]
+    images: UInt8[Tensor, "batch 3 height width"], quality: SupportsIndex | Int[Tensor, " batch"]
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Low-pass filter images by quantising their 8×8 DCT blocks (FGR paper, section 4.1).
 
@@ -50,7 +51,8 @@ def dct_low_pass(
 
     Args:
         images: RGB images. Sides that are no multiple of 8 are padded by edge replication and cropped after.
-        quality: λ in 1..100, one for all images or one for each. Lower removes more.
+        quality: λ in 1..100, one for all images or one for each. Lower removes more. A tensor on another device
+            than the CPU is clamped to 1..100 instead of checked, since looking at it would stall the device.
 
     Example:
         >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
@@ -58,11 +60,13 @@ def dct_low_pass(
         torch.Size([4, 3, 32, 32])
     """
     check_images(images)
+    qualities = _check_quality(quality, images)
     if len(images) == 0:
         return images.clone()
-    tables = quantisation_tables(_check_quality(quality, images))
-    levels = rgb_to_levels(to_blocks(images).float())
-    return from_blocks(levels_to_rgb(quantise(levels, tables)), *images.shape[-2:])
+    with torch.autocast(images.device.type, enabled=False):  # half precision would lose whole grey levels
+        levels = rgb_to_levels(to_blocks(images).float())
+        filtered = levels_to_rgb(quantise(levels, quantisation_tables(qualities)))
+    return from_blocks(filtered, *images.shape[-2:])
 
 
 def check_images(images: Tensor) -> None:
@@ -73,19 +77,18 @@ def check_images(images: Tensor) -> None:
         raise wrong("images", "of shape [N, 3, H, W]", list(images.shape))
 
 
-def _check_quality(quality: int | Tensor, images: Tensor) -> Int[Tensor, " batch"]:
+def _check_quality(quality: SupportsIndex | Tensor, images: Tensor) -> Int[Tensor, " batch"]:
     if isinstance(quality, Tensor):
         if quality.is_floating_point() or quality.dtype == torch.bool:
             raise wrong("quality", "an integer tensor", quality.dtype)
         if quality.shape != images.shape[:1]:
             raise wrong("quality", f"an int or of shape [{len(images)}]", list(quality.shape))
-        # A tensor on the CPU is checked here; on another device a check would stall the queue, so it is clamped below.
         if quality.device.type == "cpu" and bool(((quality < 1) | (quality > 100)).any()):
             raise wrong("quality", "in 1..100", [int(quality.min()), int(quality.max())])
         return quality.to(device=images.device, dtype=torch.int64).clamp(1, 100)
-    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
+    if isinstance(quality, bool) or not isinstance(quality, SupportsIndex) or not 1 <= int(quality) <= 100:
         raise wrong("quality", "an integer in 1..100", quality)
-    return torch.full((len(images),), quality, device=images.device)
+    return torch.full((len(images),), int(quality), device=images.device)
 
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:

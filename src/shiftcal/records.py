@@ -25,14 +25,19 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         temporary.unlink(missing_ok=True)
         raise
 
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON atomically; NaN and infinity, which JSON does not have, are an error."""
-    write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(path, to_json(content))
+
+
+def to_json(content: object) -> bytes:
+    """Encode JSON, refusing NaN and infinity."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
@@ -43,31 +48,49 @@ def read_json(path: Path) -> Any:
         raise wrong("path", "a whole JSON file", f"{path}: {error}") from None
 
 
-def claim(out: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Make the directory of a run, or make sure that the one there is this very run.
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise wrong("path", "a JSON object", f"{path}, which holds a {type(content).__name__}")
+    return content
 
-    A directory with anything else in it is left as it is, with an error.
-    """
+
+def check(out: Path, config: dict[str, Any], *, resume: bool) -> None:
+    """Raise unless a directory is free for a run or, with `resume`, holds this very run. Nothing is written."""
     if out.exists() and not out.is_dir():
         raise wrong("out", "a directory", f"{out}, a file")
-    if not out.is_dir() or not any(out.iterdir()):
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / CONFIG, config)
+    if is_free(out):
         return
     if not (out / CONFIG).is_file():
         raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
-    differing = _first_difference(config, read_json(out / CONFIG))
+    differing = first_difference(config, read_object(out / CONFIG))
     if differing:
         raise wrong("out", "empty, new, or the directory of the same run", f"{out}, where another run has {differing}")
     if not resume:
         raise wrong("out", "empty or new (--resume continues a run)", f"{out}, which holds this run already")
 
 
-def _first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
+def claim(out: Path, config: dict[str, Any], *, resume: bool) -> None:
+    """Make the directory of a run, or make sure that the one there is this very run."""
+    check(out, config, resume=resume)
+    if is_free(out):
+        data = to_json(config)
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / CONFIG, data)
+
+
+def is_free(out: Path) -> bool:
+    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
+    return not out.is_dir() or all(path.name.endswith(".tmp") for path in out.iterdir())
+
+
+def first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
+    """Name the first key in which two configurations differ, with both values; None if there is none."""
     for key in sorted(mine.keys() | theirs.keys()):
         a, b = _plain(mine.get(key)), _plain(theirs.get(key))
         if isinstance(a, dict) and isinstance(b, dict):
-            if inner := _first_difference(a, b, f"{prefix}{key}."):
+            if inner := first_difference(a, b, f"{prefix}{key}."):
                 return inner
         elif a != b:
             return f"{prefix}{key} = {b} instead of {a}"
@@ -94,10 +117,19 @@ def find_runs(directory: Path) -> list[Path]:
 def load_records(directory: Path) -> list[dict[str, Any]]:
     """Read the records of the finished runs in a directory; that there is none is an error."""
     paths = [run / RECORD for run in find_runs(directory)]
-    records = [read_json(path) for path in paths if path.is_file()]
+    records = [read_record(path) for path in paths if path.is_file()]
     if not records:
         raise wrong("directory", "one with finished runs (`shiftcal train … --resume` finishes one)", str(directory))
     return records
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a run's record; one that lacks what every record has is an error."""
+    record = read_object(path)
+    missing = {"schema", "method", "seed", "config", "history", "evaluation"} - record.keys()
+    if missing:
+        raise wrong("path", "a run's record", f"{path}, without {', '.join(sorted(missing))}")
+    return record
 
 
 def environment() -> dict[str, Any]:
@@ -131,16 +163,16 @@ def _processor() -> str:
 
 
 def _revision() -> str | None:
-    """Return the commit of the source tree, marked if it has changes; None for an installed package."""
-    here = Path(__file__).parent
+    """Return the commit of the source tree, marked if it has changes; None where git does not track this file."""
+    here = Path(__file__)
+    tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
+    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") if tracked else None
+
+
+def _git(directory: Path, *words: str) -> str | None:
+    command = ["git", "-C", str(directory), *words]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -15,7 +15,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: float = 1e-12) -> Float[Tensor, " n"]:
-    """Project the main gradient onto the half-space that does not worsen the constraint (FGR paper, equation 7).
+    """Project the main gradient onto the half-space that does not worsen the constraint (FGR paper, equation 8).
 
     With d = main · constraint: main where d ≥ 0, else main − d / (‖constraint‖² + ε) · constraint, which is the
     nearest direction g with g · constraint ≥ 0. A zero or non-finite constraint leaves main as it is.
@@ -33,7 +33,7 @@ def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: 
 
 
 def add(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, weight: float = 1.0) -> Float[Tensor, " n"]:
-    """Add the constraint's gradient with a weight, the "Weighted Sum" ablation of the FGR paper (table 4).
+    """Add the constraint's gradient with a weight, the "Weighted Sum" ablation of the FGR paper (table 3).
 
     Example:
         >>> add(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]), weight=0.5)
@@ -91,20 +91,21 @@ class ConstraintMomentum:
 
     def update(self, gradient: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Take in one gradient and return the running mean."""
-        mean = torch.zeros_like(gradient) if self.mean is None else self.mean
-        if mean.shape != gradient.shape:
-            raise wrong("gradient", f"of length {len(mean)}, as before", len(gradient))
+        if self.mean is None:
+            self.mean = torch.zeros_like(gradient)
+        if self.mean.shape != gradient.shape:
+            raise wrong("gradient", f"of length {len(self.mean)}, as before", len(gradient))
         finite = gradient.dot(gradient).isfinite()
-        self.mean = (self.beta * mean + (1 - self.beta) * gradient).where(finite, mean)
-        return self.mean
+        # In place, so that a captured step finds it where it left it.
+        return self.mean.copy_((self.beta * self.mean + (1 - self.beta) * gradient).where(finite, self.mean))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs."""
-        return {} if self.mean is None else {"mean": self.mean}
+        return {} if self.mean is None else {"mean": self.mean.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take up a checkpoint's state."""
-        self.mean = state.get("mean")
+        self.mean = state["mean"].clone() if "mean" in state else None
 
 
 def rectified_backward(
@@ -115,7 +116,7 @@ def rectified_backward(
     rule: str | Rule = "rectify",
     state: ConstraintMomentum | None = None,
 ) -> Rectification:
-    """Write into `.grad` the one gradient that a rule makes of two losses (FGR paper, algorithm 1, lines 13–19).
+    """Write into `.grad` the one gradient that a rule makes of two losses (FGR paper, algorithm 1, lines 16–22).
 
     Call it where you would call `main_loss.backward()`. The gradients of all parameters are one long vector here:
     there is one dot product, not one per layer. Gradients are overwritten, not accumulated.
@@ -136,6 +137,9 @@ def rectified_backward(
         >>> w.grad, report.conflict
         (tensor([1., 0.]), tensor(True))
     """
+    for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
+        if loss.ndim != 0 or not loss.requires_grad:
+            raise wrong(name, "a scalar that requires a gradient", f"shape {list(loss.shape)}, {loss.requires_grad=!s}")
     combine = _find_rule(rule)
     trainable = [p for p in parameters if p.requires_grad]
     if not trainable:
@@ -147,8 +151,8 @@ def rectified_backward(
     constraint_norm = constraint.norm()
     if state is not None:
         constraint = state.update(constraint)
-    # A non-finite gradient becomes zero, which every rule leaves out: the update is then the main gradient.
-    constraint = constraint.where(constraint_norm.isfinite(), 0.0)
+    # Without a usable gradient of this step the constraint is zero, which every rule leaves out.
+    constraint = constraint.where(_usable(constraint_norm), 0.0)
     final = _split(combine(main, constraint), trainable)
     for p, g, of_main, of_constraint in zip(trainable, final, main_parts, constraint_parts, strict=True):
         p.grad = None if of_main is None and of_constraint is None else g
@@ -168,9 +172,9 @@ def _report(main: Tensor, constraint: Tensor, constraint_norm: Tensor) -> Rectif
     )
 
 
-def _usable(squared_norm: Tensor) -> Tensor:
-    """Tell whether a constraint's gradient gives a direction: neither zero nor non-finite."""
-    return squared_norm.isfinite() & (squared_norm > 0)
+def _usable(norm: Tensor) -> Tensor:
+    """Tell by its norm or squared norm whether a gradient gives a direction: neither zero nor non-finite."""
+    return norm.isfinite() & (norm > 0)
 
 
 def _flatten(parts: Iterable[Tensor | None], parameters: list[Tensor]) -> Tensor:

@@ -99,6 +99,13 @@ def test_an_image_does_not_depend_on_its_batch(name: str, natural_images: torch.
     assert torch.equal(corrupt(images, name, 3, seed=5), together)
 
 
+@every_one
+def test_autocast_changes_nothing(name: str, natural_images: torch.Tensor) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = corrupt(natural_images, name, 4)
+    assert torch.equal(inside, corrupt(natural_images, name, 4))
+
+
 def test_the_seed_and_the_index_matter(natural_images: torch.Tensor) -> None:
     same = natural_images[:1].repeat(2, 1, 1, 1)
     noisy = corrupt(same, "gaussian_noise", 3, seed=1)
@@ -131,7 +138,10 @@ def test_flat_images_and_odd_sizes(name: str, size: tuple[int, int]) -> None:
     ("arguments", "message"),
     [
         ({"name": "gausian_noise"}, "`name` should be one of .* Did you mean 'gaussian_noise'?"),
-        ({"severity": 0}, "`severity` should be in 1..5. Found `severity = 0`"),
+        ({"severity": 2.0}, "`severity` should be an integer in 1..5. Found `severity = 2.0`"),
+        ({"seed": 2**40}, "`seed` should be an integer in 0..2³²−1"),
+        ({"seed": 1.5}, "`seed` should be an integer in 0..2³²−1"),
+        ({"severity": 0}, "`severity` should be an integer in 1..5. Found `severity = 0`"),
         ({"severity": 6}, "Found `severity = 6`"),
         ({"constants": "cifar10"}, "`constants` should be one of .* Did you mean 'cifar'?"),
         ({"images": torch.zeros(1, 3, 8, 8)}, "`images` should be uint8"),

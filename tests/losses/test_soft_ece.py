@@ -59,9 +59,24 @@ def test_mask_is_a_selection() -> None:
     assert soft_ece(logits, targets, mask=nothing).item() == 0
 
 
+def test_nan_is_not_hidden_unless_it_does_not_count() -> None:
+    logits, targets = torch.randn(6, 3), torch.zeros(6, dtype=torch.int64)
+    clean = soft_ece(logits[1:], targets[1:])
+    logits[0] = float("nan")
+    assert soft_ece(logits, targets).isnan()
+    torch.testing.assert_close(soft_ece(logits, targets, mask=torch.arange(6) > 0), clean)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("mask", [torch.ones(4), torch.ones(1, dtype=torch.bool), torch.ones(4, 1, dtype=torch.bool)])
+def test_bad_mask(mask: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"`mask` should be 4 booleans, one per sample. Found"):
+        soft_ece(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64), mask=mask)
+
+
 def test_bad_parameters() -> None:
     logits, targets = torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="`bins` should be at least 1"):
+    with pytest.raises(ValueError, match="`bins` should be an integer of at least 1"):
         soft_ece(logits, targets, bins=0)
     with pytest.raises(ValueError, match="`temperature` should be positive"):
         soft_ece(logits, targets, temperature=0.0)

@@ -121,6 +121,15 @@ def test_meter_memory_does_not_grow() -> None:
     assert size() == before
 
 
+def test_meter_keeps_its_own_copy() -> None:
+    p, y = random_case(50, 3)
+    meter = CalibrationMeter(3, adaptive=True)
+    meter.update(p, y)
+    before = meter.compute()
+    p.copy_(p.flip(1))
+    assert meter.compute() == before
+
+
 def test_reliability_bins() -> None:
     meter = CalibrationMeter(2, bins=10)
     meter.update(rows([0.75, 0.25], [0.71, 0.29], [0.95, 0.05]), torch.tensor([0, 1, 0]))

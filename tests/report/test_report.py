@@ -21,6 +21,7 @@ def record(method: str, seed: int, ece: float) -> dict[str, Any]:
     shifts = [{"shift": s, "severity": k, **metrics(ece * k)} for s in ("fog", "snow") for k in (1, 2)]
     return {
         "recipe": "demo",
+        "config": {"data": {"name": "shapes"}, "evaluation": {"bins": 15}},
         "method": method,
         "seed": seed,
         "machine": {"processor": "<a chip> & co", "cores": 2},
@@ -61,6 +62,14 @@ def test_markdown_and_terminal(records: list[dict[str, Any]], capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "Mean over shifts" in shown
     assert "25.00" in shown
+
+
+def test_unlike_runs_are_not_compared_and_unknown_methods_come_last(records: list[dict[str, Any]]) -> None:
+    records[0]["method"] = "mine"
+    assert [row.method for row in rows_of(records)] == ["ce", "fgr", "mine"]
+    records[1]["config"] = {"data": {"name": "shapes"}, "evaluation": {"bins": 10}}
+    with pytest.raises(ValueError, match=r"`records` should be of runs on the same data and shifts. .*evaluation.bins"):
+        markdown(records)
 
 
 def test_pools_bins_by_their_counts() -> None:

@@ -110,6 +110,23 @@ class Stop:
         return path
 
 
+def test_checkpoints_of_another_run_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
+    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match="`checkpoints` should be a directory without checkpoints"):
+        train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"`checkpoints` should be those of the same run. .*seed = 0 instead of 5"):
+        train(config("train.epochs=1", "seed=5"), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def test_a_damaged_state_is_refused(dataset: data.Dataset, tmp_path: Path) -> None:
+    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    state = tmp_path / "epoch-0001" / "state.pt"
+    for damage in (lambda: state.write_bytes(state.read_bytes()[:100]), state.unlink):
+        damage()
+        with pytest.raises(ValueError, match=r"`checkpoint` should be whole .*epoch-0001"):
+            train(config("train.epochs=1"), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
 def test_a_failed_checkpoint_leaves_the_last_good_one(dataset: data.Dataset, tmp_path: Path) -> None:
     run = train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
     (tmp_path / ".epoch-0002.tmp").write_text("in the way")  # a file where a directory should go
@@ -155,5 +172,5 @@ def test_a_method_is_named_in_its_row_alone() -> None:
 
 def test_unavailable_device(dataset: data.Dataset) -> None:
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="`device` should be 'cpu' or 'auto' here"):
+        with pytest.raises(ValueError, match="`device` should be 'cpu' or 'auto', since torch finds no CUDA device"):
             train(config("device=cuda"), dataset, progress=False)

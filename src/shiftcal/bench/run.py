@@ -12,7 +12,8 @@ from torch import nn
 
 from shiftcal import models, records
 from shiftcal._checks import unknown, wrong
-from shiftcal.corruptions import IMPLEMENTED
+from shiftcal.corruptions import CONSTANTS, IMPLEMENTED
+from shiftcal.data import DATASETS
 from shiftcal.data.dataset import Dataset
 from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
@@ -32,13 +33,12 @@ def complete(
 
     With `resume`, a finished run is not trained again and an interrupted one goes on from its last checkpoint.
     """
-    _check_names(config)
+    check_config(config)
     if not (out / records.RECORD).is_file():
         dataset = dataset or load_dataset(config)  # its options are wrong before anything is written, or not at all
     records.claim(out, config.to_dict(), resume=resume)
     if dataset is None or (out / records.RECORD).is_file():
-        finished: dict[str, Any] = records.read_json(out / records.RECORD)
-        return finished
+        return records.read_record(out / records.RECORD)
     started, clock = datetime.now(UTC), time.perf_counter()
     run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
     trained = time.perf_counter()
@@ -66,26 +66,39 @@ def complete(
     return record
 
 
-def _check_names(config: Config) -> None:
-    if config.train.model not in models.MODELS:
-        raise unknown("train.model", config.train.model, models.MODELS)
-    for name in config.evaluation.corruptions:
-        if name not in IMPLEMENTED:
-            raise unknown("evaluation.corruptions", name, IMPLEMENTED)
+def check_config(config: Config) -> None:
+    """Raise if a config names what does not exist or what this machine does not have."""
+    named = (
+        ("train.model", [config.train.model], models.MODELS),
+        ("data.name", [config.data.name], DATASETS),
+        ("evaluation.corruptions", config.evaluation.corruptions, IMPLEMENTED),
+        ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
+    )
+    for key, names, known in named:
+        for name in names:
+            if name not in known:
+                raise unknown(key, name, known)
+    resolve_device(config.device)
+
+
+def check_finished(out: Path) -> None:
+    """Raise unless a directory holds a finished run."""
+    if not (out / records.RECORD).is_file() or not (out / records.WEIGHTS).is_file():
+        raise wrong("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
 
 
 def reevaluate(out: Path, *, progress: bool = True) -> dict[str, Any]:
     """Evaluate a finished run's weights again and renew its record."""
-    if not (out / records.RECORD).is_file() or not (out / records.WEIGHTS).is_file():
-        raise wrong("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
-    record: dict[str, Any] = records.read_json(out / records.RECORD)
-    config = from_dict(records.read_json(out / records.CONFIG))
+    check_finished(out)
+    record = records.read_record(out / records.RECORD)
+    config = from_dict(records.read_object(out / records.CONFIG))
     dataset = load_dataset(config)
     model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
     checkpoint.load_weights(out / records.WEIGHTS, model)
     clock = time.perf_counter()
     record["evaluation"] = evaluate_with(config, model, dataset, progress=progress)
     record["seconds"]["evaluate"] = time.perf_counter() - clock
+    record["evaluated_again"] = records.environment()
     records.write_json(out / records.RECORD, record)
     return record
 

@@ -63,6 +63,8 @@ class TemperatureScaling:
 
     def __call__(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         """Scale logits."""
+        check_rows("logits", logits)
+        check_finite("logits", logits)
         return logits / self.temperature
 
 

@@ -18,6 +18,7 @@ from shiftcal.corruptions.noise import gaussian_noise
 from shiftcal.filtering import check_images
 
 SEVERITIES = (1, 2, 3, 4, 5)
+CONSTANTS = ("cifar", "tiny-imagenet", "imagenet")
 
 IMPLEMENTED: dict[str, Callable[[Tensor, float, int, Tensor], Tensor]] = {
     "gaussian_noise": gaussian_noise,
@@ -56,10 +57,12 @@ def corrupt(
     check_images(images)
     if name not in IMPLEMENTED:
         raise unknown("name", name, IMPLEMENTED)
-    if severity not in SEVERITIES:
-        raise wrong("severity", "in 1..5", severity)
-    if constants not in _constants():
-        raise unknown("constants", constants, _constants())
+    if severity not in SEVERITIES or not isinstance(severity, int):
+        raise wrong("severity", "an integer in 1..5", severity)
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise wrong("seed", "an integer in 0..2³²−1", seed)
+    if constants not in CONSTANTS:
+        raise unknown("constants", constants, CONSTANTS)
     if indices is None:
         indices = torch.arange(len(images), device=images.device)
     elif indices.shape != images.shape[:1] or indices.is_floating_point():
@@ -67,7 +70,8 @@ def corrupt(
     if len(images) == 0:
         return images.clone()
     amount = _constants()[constants][name][severity - 1]
-    corrupted = IMPLEMENTED[name](images.float() / 255, amount, seed, indices.to(images.device))
+    with torch.autocast(images.device.type, enabled=False):  # half precision would lose whole grey levels
+        corrupted = IMPLEMENTED[name](images.float() / 255, amount, seed, indices.to(images.device))
     # Truncation, not rounding: the benchmark's generators cast. The margin undoes float32's error at whole levels.
     return (corrupted.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)
 
@@ -77,4 +81,4 @@ def _constants() -> dict[str, dict[str, list[float]]]:
     return tomllib.loads((files("shiftcal.corruptions") / "constants.toml").read_text(encoding="utf-8"))
 
 
-__all__ = ["IMPLEMENTED", "SEVERITIES", "corrupt"]
+__all__ = ["CONSTANTS", "IMPLEMENTED", "SEVERITIES", "corrupt"]

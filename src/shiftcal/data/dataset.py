@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+
+from shiftcal._checks import wrong
+from shiftcal._tensors import check_indices, check_range
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,11 @@ class Split:
 
     images: UInt8[Tensor, "n 3 height width"]
     targets: Int[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] != 3:
+            raise wrong("images", "uint8 of shape [N, 3, H, W]", f"{self.images.dtype} {list(self.images.shape)}")
+        check_indices(self.targets, len(self.images))
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -42,8 +51,17 @@ class Dataset:
     test: Split
     shifts: Mapping[str, tuple[Split, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for split in (self.train, self.validation, self.test):
+            check_range(split.targets, len(self.classes))
+
     def normalise(self, images: UInt8[Tensor, "n 3 height width"]) -> Float[Tensor, "n 3 height width"]:
         """Turn stored images into what a model of this data set takes."""
-        mean = torch.tensor(self.mean, device=images.device)[:, None, None]
-        std = torch.tensor(self.std, device=images.device)[:, None, None]
+        mean, std = _on_device(self.mean, images.device), _on_device(self.std, images.device)
         return (images.float() / 255 - mean) / std
+
+
+@cache
+def _on_device(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3 1 1"]:
+    """Copy constants to a device once: each copy would make the host wait."""
+    return torch.tensor(values, device=device)[:, None, None]

@@ -39,6 +39,8 @@ class MixedEpoch:
     def __init__(self, split: Split, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> None:
         if not 0 <= ratio < 1:
             raise wrong("ratio", "in [0, 1)", ratio)
+        if round(ratio * len(split)) == len(split):
+            raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", ratio)
         device = split.images.device
         self._split, self._seed, self._epoch = split, seed, epoch
         generator = seeded(seed, epoch, "filter", device)

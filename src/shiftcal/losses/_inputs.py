@@ -16,6 +16,12 @@ def check_inputs(logits: Tensor, targets: Tensor) -> None:
     check_indices(targets, len(logits))
 
 
+def check_mask(mask: Tensor | None, size: int) -> None:
+    """Raise unless the mask, if there is one, has one boolean per sample."""
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (size,)):
+        raise wrong("mask", f"{size} booleans, one per sample", f"{mask.dtype} {list(mask.shape)}")
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """Widen half precision, in which probabilities near 1 cannot be told apart."""
     return logits if logits.dtype == torch.float64 else logits.float()

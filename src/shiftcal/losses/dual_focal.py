@@ -20,7 +20,7 @@ def dual_focal(
     runner_up: Literal["below", "incorrect"] = "below",
     reduction: str = "mean",
 ) -> Float[Tensor, "*batch"]:
-    """Compute the dual focal loss −(1 − p_y + p_j)^γ · log p_y (Tao et al., ICML 2023; FGR paper, equation 8).
+    """Compute the dual focal loss −(1 − p_y + p_j)^γ · log p_y (Tao et al., ICML 2023; FGR paper, equation 9).
 
     Args:
         logits: Scores before the softmax.
@@ -37,7 +37,7 @@ def dual_focal(
         0.1369
     """
     check_inputs(logits, targets)
-    if gamma < 0:
+    if not gamma >= 0:
         raise wrong("gamma", "at least 0", gamma)
     log_p = at_least_float32(logits).log_softmax(-1)
     y = targets.long()[:, None]

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_inputs
+from shiftcal.losses._inputs import at_least_float32, check_inputs, check_mask
 
 
 def soft_ece(
@@ -18,7 +18,7 @@ def soft_ece(
     temperature: float = 0.1,
     mask: Bool[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Compute the L2 soft-binned calibration error (Karandikar et al., NeurIPS 2021; FGR paper, equation 9).
+    """Compute the L2 soft-binned calibration error (Karandikar et al., NeurIPS 2021; FGR paper, equation 10).
 
     With confidence c_i, bin centres ξ_m = (m − 0.5)/M and memberships u_im = softmax_m(−(c_i − ξ_m)²/t),
     it is (Σ_m |S_m|/N · (acc_m − conf_m)²)^½, where |S_m| = Σ_i u_im and acc_m, conf_m are means weighted by u_im.
@@ -37,19 +37,21 @@ def soft_ece(
         0.5
     """
     check_inputs(logits, targets)
-    if bins < 1:
-        raise wrong("bins", "at least 1", bins)
-    if temperature <= 0:
+    check_mask(mask, len(targets))
+    if not isinstance(bins, int) or bins < 1:
+        raise wrong("bins", "an integer of at least 1", bins)
+    if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     confidence, prediction = at_least_float32(logits).softmax(-1).max(-1)
     correct = (prediction == targets).to(confidence.dtype)
     xi = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     u = (-((confidence[:, None] - xi) ** 2) / temperature).softmax(-1)
-    if mask is not None:
-        u = u * mask[:, None]
+    excess = correct - confidence
+    if mask is not None:  # not a product: a sample that does not count may be NaN
+        u, excess = u.where(mask[:, None], 0.0), excess.where(mask, 0.0)
     size = u.sum(0) + 1e-12
-    gap = (u * (correct - confidence)[:, None]).sum(0) / size  # acc_m − conf_m
+    gap = (u * excess[:, None]).sum(0) / size  # acc_m − conf_m
     squared = (size * gap**2).sum() / size.sum()
     # The root has no finite slope at 0, so that a perfectly calibrated batch takes the slope 0 instead.
-    positive = squared > torch.finfo(squared.dtype).tiny
-    return torch.where(positive, squared.where(positive, 1.0).sqrt(), 0.0)
+    zero = squared <= torch.finfo(squared.dtype).tiny
+    return torch.where(zero, 0.0, squared.where(~zero, 1.0).sqrt())

@@ -15,7 +15,7 @@ def check_inputs(probabilities: Tensor, targets: Tensor) -> None:
     check_indices(targets, len(probabilities))
     check_finite("probabilities", probabilities)
     if bool(((probabilities < 0) | (probabilities > 1)).any()):
-        span = f"[{probabilities.min():.4g}, {probabilities.max():.4g}]"
+        span = f"[{probabilities.min():.9g}, {probabilities.max():.9g}]"
         raise wrong("probabilities", "in [0, 1] (apply softmax to logits first)", span)
     total = probabilities.double().sum(1)
     tolerance = 1e-3 if probabilities.dtype in (torch.float32, torch.float64) else 2e-2

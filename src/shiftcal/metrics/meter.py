@@ -53,7 +53,7 @@ class CalibrationMeter:
             torch.stack([sample_nll(probabilities, targets).sum(), sample_brier(probabilities, targets).sum()]),
         )
         if self.adaptive:
-            self._kept.append((probabilities, targets))
+            self._kept.append((probabilities.clone(), targets.clone()))
 
     def merge(self, other: CalibrationMeter) -> CalibrationMeter:
         """Add another meter's samples to this one and return it."""

@@ -6,7 +6,9 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from shiftcal._checks import wrong
 from shiftcal.methods import METHODS
+from shiftcal.records import first_difference
 
 # Title, key in a record's evaluation, factor, decimals. NLL is no percentage.
 COLUMNS = (
@@ -42,8 +44,20 @@ class Row:
 
 def rows_of(records: list[dict[str, Any]]) -> list[Row]:
     """Group records by method, in the order of METHODS."""
-    names = sorted({r["method"] for r in records}, key=list(METHODS).index)
+    check_comparable(records)
+    order = list(METHODS)
+    names = sorted({r["method"] for r in records}, key=lambda m: (order.index(m) if m in order else len(order), m))
     return [_row(name, [r["evaluation"] for r in records if r["method"] == name]) for name in names]
+
+
+def check_comparable(records: list[dict[str, Any]]) -> None:
+    """Raise unless all records were measured on the same data in the same way."""
+    first = records[0]["config"]
+    for record in records[1:]:
+        for section in ("data", "evaluation"):
+            differing = first_difference(first[section], record["config"][section], f"{section}.")
+            if differing:
+                raise wrong("records", "of runs on the same data and shifts", f"{record['method']} with {differing}")
 
 
 def _row(method: str, evaluations: list[dict[str, Any]]) -> Row:

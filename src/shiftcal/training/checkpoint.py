@@ -51,7 +51,7 @@ def save(directory: Path, epoch: int, model: nn.Module, state: dict[str, Any], h
         write_atomically(temporary / _STATE, buffer.getvalue())
         write_json(temporary / _HISTORY, history)
         temporary.rename(final)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     for old in checkpoints(directory)[:-_KEEP]:
@@ -67,5 +67,11 @@ def checkpoints(directory: Path) -> list[Path]:
 def load(checkpoint: Path, model: nn.Module) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
     """Read a checkpoint: weights into the model; returns the epochs done, the state and the history."""
     load_weights(checkpoint / WEIGHTS, model)
-    state = torch.load(checkpoint / _STATE, map_location="cpu", weights_only=True)
+    path = checkpoint / _STATE
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises several types for a damaged file
+        raise wrong(
+            "checkpoint", "whole (remove a damaged one to go on from the one before)", f"{path}: {error}"
+        ) from None
     return int(checkpoint.name.removeprefix("epoch-")), state, _read_json(checkpoint / _HISTORY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -106,6 +107,8 @@ class Config:
         for key, (should, holds) in _RANGES.items():
             if not holds(value := _get(self, key)):
                 raise wrong(key, should, value)
+        if self.train.nesterov and self.train.momentum == 0:
+            raise wrong("train.nesterov", "false without train.momentum", True)
 
     @property
     def start_epoch(self) -> int:
@@ -126,7 +129,7 @@ _CHOICES = {
 _POSITIVE = ("positive", lambda v: v > 0)
 _NOT_NEGATIVE = ("at least 0", lambda v: v >= 0)
 _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
-    "seed": _NOT_NEGATIVE,
+    "seed": ("in 0..2³²−1", lambda v: 0 <= v < 2**32),
     "train.epochs": _POSITIVE,
     "train.batch_size": _POSITIVE,
     "train.learning_rate": _POSITIVE,
@@ -139,7 +142,8 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "filter.qualities": ("integers in 1..100, at least one", lambda v: len(v) > 0 and all(1 <= q <= 100 for q in v)),
     "gamma.dfl": _NOT_NEGATIVE,
     "gamma.fgr": _NOT_NEGATIVE,
-    "evaluation.bins": _POSITIVE,
+    "constraint.weight": _NOT_NEGATIVE,
+    "evaluation.bins": ("in 1..1000", lambda v: 1 <= v <= 1000),
     "evaluation.batch_size": _POSITIVE,
 }
 
@@ -166,7 +170,7 @@ def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
         path = Path(recipe)
         if not path.is_file():
             raise wrong("recipe", f"a TOML file or one of {', '.join(recipe_names())}", repr(recipe))
-        text, name = path.read_text(encoding="utf-8"), path.stem
+        text, name = _read_text(path), path.stem
     elif recipe in recipe_names():
         text, name = (files("shiftcal.recipes") / f"{recipe}.toml").read_text(encoding="utf-8"), recipe
     else:
@@ -179,6 +183,13 @@ def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
     for override in overrides:
         _apply(tree, override)
     return from_dict(tree)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise wrong("recipe", "a text file in UTF-8", repr(str(path))) from None
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
@@ -212,9 +223,8 @@ def _build(kind: type, tree: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _unknown_key(key: str, known: list[str]) -> ValueError:
-    error = unknown("key", key, known)
-    hint = str(error).rpartition("`.")[2]
-    return ValueError(f"Parameter `{key}` should be a key of the configuration. Found `{key}`, which is none.{hint}")
+    hint = str(unknown("key", key, known)).rpartition("`.")[2]
+    return ValueError(f"{wrong('key', 'a key of the configuration', key)}{hint}")
 
 
 def _all_keys() -> list[str]:
@@ -234,7 +244,9 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         if not isinstance(value, list | tuple):
             raise wrong(key, "a list", repr(value))
         return tuple(_convert(typing.get_args(kind)[0], item, key) for item in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise wrong(key, "finite", value)
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise wrong(key, f"of type {kind.__name__}", repr(value))

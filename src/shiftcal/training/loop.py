@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from shiftcal import augment, data, losses, methods, models
+from shiftcal._checks import wrong
 from shiftcal._progress import Progress
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.loader import Batch, MixedEpoch, seeded
+from shiftcal.records import first_difference
 from shiftcal.rectification import RULES, ConstraintMomentum, add
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config
@@ -55,11 +57,15 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights."""
         momentum = self.full.momentum.state_dict() if self.full.momentum else {}
-        return {"optimizer": self.optimizer.state_dict(), "constraint_momentum": momentum}
+        state = {"optimizer": self.optimizer.state_dict(), "constraint_momentum": momentum}
+        return state | {"config": self.config.to_dict()}
 
     def load(self, path: Path) -> None:
         """Take up a checkpoint."""
         self.epochs_done, state, self.history = checkpoint.load(path, self.model)
+        differing = first_difference(self.config.to_dict(), state["config"])
+        if differing:
+            raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
         self.optimizer.load_state_dict(state["optimizer"])
         if self.full.momentum:
             mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
@@ -70,9 +76,7 @@ def resolve_device(name: str) -> str:
     """Turn "auto" into "cuda" where there is one, else "cpu"."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise ValueError(
-            "Parameter `device` should be 'cpu' or 'auto' here. Found `device = cuda`, but no CUDA device."
-        )
+        raise wrong("device", "'cpu' or 'auto', since torch finds no CUDA device", "'cuda'")
     return ("cuda" if available else "cpu") if name == "auto" else name
 
 
@@ -118,7 +122,9 @@ def train(
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
     run = Run(config, dataset or load_dataset(config))
-    saved = checkpoint.checkpoints(checkpoints) if checkpoints and resume else []
+    saved = checkpoint.checkpoints(checkpoints) if checkpoints else []
+    if saved and not resume:
+        raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(saved[-1]))
     if saved:
         run.load(saved[-1])
     total = config.train.epochs * run.steps_per_epoch

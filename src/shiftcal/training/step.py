@@ -54,11 +54,11 @@ def training_step(
     parameters = [p for p in model.parameters() if p.requires_grad]
     logits = model(mix.images)
     main_loss = objective.main(logits, mix.targets)  # L_main(θ; b_mix)
-    if objective.constraint is None:  # lines 5–8: warm-up, or a method without a constraint
+    if objective.constraint is None:  # lines 4–8: warm-up, or a method without a constraint
         report = None
         optimizer.zero_grad(set_to_none=True)
         main_loss.backward()
-    else:  # lines 10–20
+    else:  # lines 13–23
         if original is None:  # "shared": the unfiltered members of the same batch, one forward pass
             constraint_loss = objective.constraint(logits, mix.targets, mask=~mix.filtered)
         else:  # L_calib(θ; b_orig)
