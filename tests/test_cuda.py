@@ -24,14 +24,14 @@ def images(n: int = 256) -> torch.Tensor:
 
 def inputs(seed: int) -> Inputs:
     generator = torch.Generator("cuda").manual_seed(seed)
-    x = torch.randn(64, 3, 32, 32, device="cuda", generator=generator)
+    x = torch.randn(64, 3, 32, 32, device="cuda", generator=generator, dtype=torch.float64)
     y = torch.randint(0, 8, (64,), device="cuda", generator=generator)
     return Inputs(x, y, torch.arange(64, device="cuda") % 8 == 0)
 
 
 def setup() -> tuple[torch.nn.Module, torch.optim.SGD]:
     torch.manual_seed(0)
-    model = build("small", num_classes=8).cuda()
+    model = build("small", num_classes=8).double().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     optimizer.found_inf = torch.zeros((), device="cuda")
     return model, optimizer
@@ -91,7 +91,7 @@ def test_a_step_can_be_captured_in_a_graph(shared: bool) -> None:
         graph.replay()
     torch.cuda.synchronize()
     for a, b in zip(eager.parameters(), captured.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
 def test_preparing_a_batch_does_not_wait_for_the_device() -> None:
