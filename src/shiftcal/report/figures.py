@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#d1495b", "#edae49", "#b8c4ce"
+_ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#e07a85", "#f0bf6c", "#b8c4ce"
 _LINES = ("#d1495b", "#edae49", "#2e7d6b", "#4878a8", "#7a5195", "#8d6e63", "#5c6b73", "#1b1b1e")
 
 
 def reliability_figure(records: list[dict[str, Any]]) -> bytes:
     """Draw reliability diagrams, one column per method: in distribution above, all shifts together below.
 
-    Bars are the accuracy of each confidence bin. Red is the part by which confidence exceeds accuracy, yellow the
-    part by which it falls short. Below each diagram: how many samples the bins hold.
+    Blue is what accuracy and confidence of a bin share. Red is confidence that accuracy does not bear out, yellow is
+    accuracy beyond what is claimed. Below each diagram: how many samples the bins hold.
     """
     methods = [row.method for row in rows_of(records)]
     parts = [("id", "In distribution"), ("shifted", "Under shift")]
@@ -59,10 +59,11 @@ def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> 
     filled = [m for m, n in enumerate(bins["count"]) if n]
     centres = [(m + 0.5) * width for m in filled]
     accuracy, confidence = ([bins[key][m] for m in filled] for key in ("accuracy", "confidence"))
-    diagram.bar(centres, accuracy, width * 0.94, color=_ACCURACY)
-    gaps = [c - a for a, c in zip(accuracy, confidence, strict=True)]
-    colours = [_OVER if gap > 0 else _UNDER for gap in gaps]
-    diagram.bar(centres, gaps, width * 0.94, bottom=accuracy, color=colours, alpha=0.75)
+    both = [min(pair) for pair in zip(accuracy, confidence, strict=True)]
+    gaps = [abs(c - a) for a, c in zip(accuracy, confidence, strict=True)]
+    colours = [_OVER if c > a else _UNDER for a, c in zip(accuracy, confidence, strict=True)]
+    diagram.bar(centres, both, width * 0.94, color=_ACCURACY)
+    diagram.bar(centres, gaps, width * 0.94, bottom=both, color=colours)
     diagram.plot([0, 1], [0, 1], "--", color="0.3", linewidth=1)
     diagram.set(xlim=(0, 1), ylim=(0, 1))
     diagram.tick_params(labelbottom=False)

@@ -43,8 +43,9 @@ def write_report(directory: Path, records: list[dict[str, Any]], title: str) -> 
 
 
 _RELIABILITY = (
-    "Reliability diagrams. Blue: how often the predictions of a confidence bin are right. Red: the part by which they "
-    "claim more than that; yellow: less. A calibrated model has neither. Small bars: the share of samples in the bin."
+    "Reliability diagrams: what the predictions of a confidence bin claim, and how often they are right. Blue: both. "
+    "Red: claimed but not so. Yellow: right more often than claimed. A calibrated model has neither; most samples are "
+    "where the small grey bars are tall."
 )
 _SEVERITY = "Expected calibration error by severity of the shift; severity 0 is the clean test set."
 

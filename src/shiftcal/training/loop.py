@@ -54,6 +54,14 @@ class Run:
         """Steps of one pass through the training set, the smaller last batch included."""
         return -(-len(self.train_split) // self.config.train.batch_size)
 
+    def active(self, epoch: int) -> bool:
+        """Tell whether the warm-up is over: filter and constraint are on."""
+        return epoch >= self.config.start_epoch
+
+    def step_cost(self, epoch: int) -> int:
+        """Estimate the time of a step in units of a plain one: a constraint takes a second pass. For the time left."""
+        return 2 if self.active(epoch) and self.full.constraint else 1
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights."""
         momentum = self.full.momentum.state_dict() if self.full.momentum else {}
@@ -127,8 +135,8 @@ def train(
         raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(saved[-1]))
     if saved:
         run.load(saved[-1])
-    total = config.train.epochs * run.steps_per_epoch
-    with Progress(config.method, total, done=run.epochs_done * run.steps_per_epoch, enabled=progress) as bar:
+    costs = [run.steps_per_epoch * run.step_cost(epoch) for epoch in range(config.train.epochs)]
+    with Progress(config.method, sum(costs), done=sum(costs[: run.epochs_done]), enabled=progress) as bar:
         while run.epochs_done < config.train.epochs:
             entry = train_epoch(run, bar)
             if checkpoints:
@@ -140,7 +148,7 @@ def train(
 def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     """Train one epoch and add its entry to the history."""
     config, epoch, started = run.config, run.epochs_done, time.perf_counter()
-    active = epoch >= config.start_epoch
+    active = run.active(epoch)
     objective = run.full if active else run.plain
     ratio = config.filter.ratio if active and run.method.filter else 0.0
     mixed = MixedEpoch(run.train_split, ratio=ratio, qualities=config.filter.qualities, seed=config.seed, epoch=epoch)
@@ -156,7 +164,7 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
         original = prepare(run, next(originals), generators["constraint augment"]) if originals else None
         report = training_step(run.model, run.optimizer, objective, mix, original)
         totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
-        bar.advance()
+        bar.advance(run.step_cost(epoch))
         if bar.due():
             bar.show(describe(totals.read()))
     entry = {
