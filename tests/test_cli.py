@@ -182,6 +182,10 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path: Path) -
     assert not list(out.glob(".*")), "no half-written file is left"
 
 
+def _listen_to_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
@@ -192,6 +196,8 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) 
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        # Where the tests run in the background SIGINT is ignored, and a child would inherit that.
+        preexec_fn=_listen_to_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while len(list(out.glob("checkpoints/epoch-*"))) < 2 and time.monotonic() < deadline:
