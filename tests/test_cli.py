@@ -208,6 +208,8 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) 
     assert stderr.startswith("Stopped. Last checkpoint: ")
     named = Path(stderr.removeprefix("Stopped. Last checkpoint: ").split(". Continue with: ")[0])
     assert (named / "model.safetensors").is_file()
+    assert named == max(out.glob("checkpoints/epoch-*")), "it names the last one"
+    assert "--set train.epochs=200 " in stderr
     assert f"--out {out} --resume" in stderr
     assert stderr.count("\n") == 1
 

@@ -56,6 +56,23 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monk
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
 
 
+def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    records.write_json(path, {"a": 1})
+    old = path.stat().st_ino
+
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            records.write_json(path, {"a": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+    records.write_json(path, {"a": 3})
+    assert path.stat().st_ino != old, "replaced by a new file, not written over"
+
+
 def test_json_has_no_nan(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         records.write_json(tmp_path / "x.json", {"a": float("nan")})

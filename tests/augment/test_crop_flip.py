@@ -23,6 +23,14 @@ def test_every_image_is_a_crop_of_the_padded_one_possibly_mirrored() -> None:
     assert flips == {False, True}
 
 
+def test_top_and_left_are_drawn_apart() -> None:
+    y, x = torch.meshgrid(torch.arange(1, 9), torch.arange(1, 9), indexing="ij")
+    images = (10 * y + x).to(torch.uint8).expand(200, 3, 8, 8)
+    centre = crop_flip(images, torch.Generator().manual_seed(0), padding=2)[:, 0, 4, 3:5].int()
+    places = set(zip((centre.amax(1) // 10).tolist(), (centre.amin(1) % 10).tolist(), strict=True))
+    assert len(places) >= 20
+
+
 def test_same_generator_same_crops_and_inputs_stay() -> None:
     images = torch.randint(0, 256, (10, 3, 32, 32), dtype=torch.uint8)
     before = images.clone()

@@ -16,6 +16,7 @@ def sharpened(factor: float, n: int = 4000) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def test_grid_is_the_papers() -> None:
+    assert TemperatureScaling().criterion == "nll"
     np.testing.assert_allclose(GRID, np.arange(0.10, 5.001, 0.01), atol=1e-12)
 
 

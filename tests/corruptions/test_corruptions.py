@@ -66,6 +66,38 @@ def test_contrast_is_its_formula(severity: int, natural_images: torch.Tensor) ->
     assert np.abs(corrupt(natural_images, "contrast", severity).numpy() - expected).mean() < 0.02
 
 
+def test_constants_are_the_benchmarks_for_small_images() -> None:
+    assert _constants()["cifar"] == {
+        "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.1],
+        "gaussian_blur": [0.4, 0.6, 0.7, 0.8, 1.0],
+        "contrast": [0.75, 0.5, 0.4, 0.3, 0.15],
+        "brightness": [0.05, 0.1, 0.15, 0.2, 0.3],
+        "jpeg_compression": [80, 65, 58, 50, 40],
+    }
+
+
+def test_black_turns_grey_and_flat_images_keep_their_level() -> None:
+    black = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    assert (corrupt(black, "brightness", 5) == 76).all()  # 0.3 · 255, truncated
+    flat = torch.arange(256, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8).contiguous()
+    for severity in SEVERITIES:
+        assert torch.equal(corrupt(flat, "contrast", severity), flat)
+
+
+def test_jpeg_of_odd_sizes_does_not_see_the_padding() -> None:
+    # The last column's chroma comes from the picture alone, as in libjpeg, whatever the padding held.
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (60, 3, 17, 19), dtype=torch.uint8, generator=generator)
+    decoded = []
+    for image in images.permute(0, 2, 3, 1).numpy():
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "JPEG", quality=80)
+        decoded.append(np.asarray(Image.open(buffer).convert("RGB")))
+    expected = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).float()
+    difference = (corrupt(images, "jpeg_compression", 1).float() - expected).abs()
+    assert difference[..., -1].mean() < 1.3 * difference[..., 4:-4].mean() + 0.2
+
+
 def test_noise_has_its_strength() -> None:
     grey = torch.full((200, 3, 32, 32), 128, dtype=torch.uint8)
     for severity in SEVERITIES:
@@ -85,6 +117,7 @@ def test_random_numbers_are_normal_and_independent() -> None:
     u = uniform(7, 0, torch.arange(500), (100,))
     assert u.min() > 0
     assert u.max() < 1
+    assert not torch.equal(uniform(1, 0, torch.tensor([0]), (8,)), uniform(0, 0, torch.tensor([1]), (8,)))
     assert torch.histc(u, 10, 0, 1).div(len(u.flatten())).sub(0.1).abs().max() < 0.01
 
 

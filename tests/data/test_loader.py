@@ -41,6 +41,13 @@ def test_an_epoch_reads_every_sample_once(split: data.Split) -> None:
     assert torch.cat([b.images for b in batches]).double().sum() == epoch.images.double().sum()
 
 
+def test_every_epoch_has_its_own_order_and_the_constraint_another(split: data.Split) -> None:
+    first, second = (next(mixed(split, epoch=e).batches(200)).targets for e in (0, 1))
+    assert not torch.equal(first, second)
+    plain = mixed(split, ratio=0.0)
+    assert not torch.equal(next(plain.batches(64)).images, next(plain.original_batches(64)).images)
+
+
 def test_the_order_does_not_depend_on_the_filter(split: data.Split) -> None:
     with_filter, without = (torch.cat([b.targets for b in mixed(split, ratio=r).batches(64)]) for r in (0.1, 0.0))
     assert torch.equal(with_filter, without)

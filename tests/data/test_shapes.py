@@ -18,6 +18,31 @@ def test_is_a_function_of_its_seed(small: data.Dataset) -> None:
     assert not torch.equal(small.train.images[:80], small.test.images)
 
 
+def test_no_image_stands_in_two_parts_or_under_two_seeds() -> None:
+    sets = [data.load("shapes", seed=seed, train=80, validation=80, test=80) for seed in (0, 1)]
+    images = [image for d in sets for split in (d.train, d.validation, d.test) for image in split.images]
+    assert len({image.numpy().tobytes() for image in images}) == len(images)
+
+
+def test_severities_lower_the_match_in_equal_steps() -> None:
+    own = data.load("shapes", train=8, validation=8, test=800, texture_match=1.0).test.images
+    shifts = data.load("shapes", train=8, validation=8, test=800).shifts["texture"]
+    shares = [float((split.images == own).flatten(1).all(1).float().mean()) for split in shifts]
+    assert shares == pytest.approx([0.52, 0.39, 0.26, 0.13, 0], abs=0.06)
+
+
+def test_images_are_those_that_were_measured() -> None:
+    # Pinned pixels: the published numbers are of this very set.
+    images, _ = draw_shapes(4, seed=0, match=0.65, amplitude=0.06)
+    pinned = [
+        [118, 98, 125, 111, 115, 135, 107, 130],
+        [55, 55, 32, 63, 56, 31, 67, 59],
+        [113, 120, 127, 130, 114, 128, 132, 117],
+        [35, 13, 34, 56, 25, 23, 42, 42],
+    ]
+    assert (images[:, 0, 16, 12:20].int() - torch.tensor(pinned)).abs().max() <= 1
+
+
 def test_has_eight_balanced_classes_of_small_colour_images(small: data.Dataset) -> None:
     assert small.train.images.shape == (160, 3, 32, 32)
     assert small.train.images.dtype == torch.uint8

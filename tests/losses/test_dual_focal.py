@@ -37,6 +37,11 @@ def test_pinned_values() -> None:
     assert incorrect.tolist() == pytest.approx([0.13687644, 5.97396319, np.log(3)], abs=1e-7)
 
 
+def test_the_default_gamma_is_two() -> None:
+    logits, targets = torch.randn(8, 4), torch.arange(8) % 4
+    torch.testing.assert_close(dual_focal(logits, targets), dual_focal(logits, targets, gamma=2.0))
+
+
 def test_gamma_zero_is_cross_entropy() -> None:
     logits, targets = torch.randn(8, 5), torch.arange(8) % 5
     torch.testing.assert_close(dual_focal(logits, targets, gamma=0.0), cross_entropy(logits, targets))

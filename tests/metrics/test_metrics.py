@@ -66,6 +66,12 @@ def test_confidence_one_is_in_the_last_bin_and_not_in_one_of_its_own() -> None:
     assert metrics.ece(p, y) == pytest.approx(abs(0.5 - 0.975))
 
 
+def test_an_edge_belongs_to_the_bin_below_it() -> None:
+    # 0.8 and 0.75 share the bin (0.7, 0.8], so that their errors partly cancel.
+    p, y = rows([0.8, 0.2], [0.75, 0.25]), torch.tensor([1, 0])
+    assert metrics.ece(p, y, bins=10) == pytest.approx(abs(0.5 - 0.775))
+
+
 def test_perfectly_calibrated_model_has_no_error() -> None:
     p = rows([0.75, 0.25]).repeat(4, 1)
     y = torch.tensor([0, 0, 0, 1])
@@ -173,6 +179,7 @@ GOOD, TARGET = rows([0.5, 0.5]), torch.tensor([1])
             r"in \[0, 1\] \(apply softmax to logits first\). Found `probabilities = \[-1, 2\]`",
         ),
         (rows([0.5, 0.1]), TARGET, "rows that sum to 1"),
+        (rows([0.5, 0.49]), TARGET, "rows that sum to 1"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), "N ≥ 1 and K ≥ 2. Found `probabilities = .0, 2."),
         (rows([1.0]), torch.tensor([0]), "N ≥ 1 and K ≥ 2"),
         (GOOD[0], TARGET, r"of shape \[N, K\]"),

@@ -1,4 +1,5 @@
 import copy
+import io
 import statistics
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from shiftcal.report.figures import _curve, pooled
+from shiftcal.report.figures import _curve, pooled, reliability_figure
 from shiftcal.report.page import write_report
 from shiftcal.report.table import COLUMNS, best, markdown, print_table, rows_of
 
@@ -82,6 +83,19 @@ def test_pools_bins_by_their_counts() -> None:
     }
 
 
+def test_red_is_overconfidence(records: list[dict[str, Any]]) -> None:
+    def share(confidence: float, colour: tuple[int, int, int]) -> int:
+        bins = {"count": [4.0, 4.0], "confidence": [0.4, confidence], "accuracy": [0.4, 0.7]}
+        for r in records:
+            r["evaluation"]["reliability"] = {"id": bins, "shifted": bins}
+        with Image.open(io.BytesIO(reliability_figure(records))) as image:
+            return {c: n for n, c in image.convert("RGB").getcolors(1 << 24)}.get(colour, 0)
+
+    red, yellow = (0xE0, 0x7A, 0x85), (0xF0, 0xBF, 0x6C)
+    assert share(0.95, red) > 1000 > share(0.95, yellow)
+    assert share(0.55, yellow) > 1000 > share(0.55, red)
+
+
 def test_curves_start_at_the_clean_set(records: list[dict[str, Any]]) -> None:
     evaluation = records[0]["evaluation"]
     assert _curve(evaluation, None) == pytest.approx([0.005, 0.05, 0.1])
@@ -91,15 +105,22 @@ def test_curves_start_at_the_clean_set(records: list[dict[str, Any]]) -> None:
 
 
 def test_page_is_self_contained_and_figures_are_pictures(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    records.append(record("<mine>", 0, 0.5))
     page = write_report(tmp_path, records, "a <title>")
     text = page.read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["reliability.png", "report.html", "severity.png", "table.md"]
     assert "a &lt;title&gt;" in text
     assert "&lt;a chip&gt; &amp; co" in text
     assert "<a chip>" not in text
+    assert "<td>&lt;mine&gt;</td>" in text
+    assert "<mine>" not in text
+    assert "<td class=best>6.00 ± 1.41</td>" in text
+    assert "<td>25.00 ± 7.07</td>" in text
     assert 'src="http' not in text
     assert text.count("data:image/png;base64,") == 2
     assert "1 min 23 s" in text
+    assert "<td class=best>6.00 ± 1.41</td>" in text
+    assert "<td>25.00 ± 7.07</td>" in text
     for name in ("reliability.png", "severity.png"):
         with Image.open(tmp_path / name) as image:
             assert min(image.size) > 300

@@ -32,6 +32,7 @@ def test_a_recipe_can_be_a_file(tmp_path: Path) -> None:
 def test_the_start_is_rounded_as_the_paper_has_it() -> None:
     assert load_config("demo", ["train.epochs=350"]).start_epoch == 200
     assert load_config("demo", ["train.epochs=20"]).start_epoch == 11
+    assert load_config("demo", ["train.epochs=10"]).start_epoch == 6
     assert load_config("demo", ["train.start=0"]).start_epoch == 0
 
 
@@ -69,6 +70,7 @@ def test_is_frozen() -> None:
         ("demo", "train.epochs=three", r"`train.epochs` should be of type int. Found `train.epochs = 'three'`"),
         ("demo", "train.epochs=2.5", "of type int. Found `train.epochs = 2.5`"),
         ("demo", "train.epochs=true", "of type int. Found `train.epochs = True`"),
+        ("demo", "train.warmup=1", r"`train.warmup` should be in \[0, 1\)"),
         ("demo", "train.epochs=0", "`train.epochs` should be positive. Found `train.epochs = 0`"),
         ("demo", "train.schedule=cosin", "`train.schedule` should be one of"),
         ("demo", "train.start=1.5", r"`train.start` should be a fraction in \[0, 1\]"),

@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from shiftcal import data, methods
+from shiftcal.augment import crop_flip
+from shiftcal.data.loader import MixedEpoch
 from shiftcal.methods import METHODS, Method
-from shiftcal.training import checkpoint
+from shiftcal.training import checkpoint, loop
 from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import Run, load_dataset, objectives, train
+from shiftcal.training.loop import Run, load_dataset, objectives, prepare, train
+from shiftcal.training.step import StepReport, training_step
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
 
@@ -77,6 +80,46 @@ def test_same_seed_same_weights_other_seed_others(dataset: data.Dataset) -> None
     assert not same(first, other)
 
 
+def test_a_run_follows_its_recipe(dataset: data.Dataset) -> None:
+    recipe = config(
+        "train.epochs=2", "data.train=100", "train.nesterov=true", "train.momentum=0.8", "train.weight_decay=0.01"
+    )
+    run = train(recipe, progress=False)
+    group = run.optimizer.param_groups[0]
+    assert (group["nesterov"], group["momentum"], group["weight_decay"]) == (True, 0.8, 0.01)
+    assert run.steps_per_epoch == 4  # 100 images in batches of 32, the last of 4
+    rates = [entry["learning_rate"] for entry in run.history]  # the last step of each epoch, of 8 in all
+    assert rates == pytest.approx([0.05 * 5 / 6.4, 0.05 * 1 / 6.4])
+    assert 0.02 < run.history[-1]["accuracy"] <= 1
+    first, other = (next(Run(config(f"seed={s}"), dataset).model.parameters()) for s in (0, 1))
+    assert not torch.equal(first, other)
+    assert not objectives(config())[1].sum_reduction
+    assert objectives(config("train.loss_reduction=sum"))[1].sum_reduction
+
+
+def test_batches_are_augmented_and_normalised(dataset: data.Dataset) -> None:
+    run = Run(config("method=ce"), dataset)
+    batch = next(MixedEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
+    first, second = (torch.Generator().manual_seed(0) for _ in range(2))
+    expected = dataset.normalise(crop_flip(batch.images, second))
+    assert torch.equal(prepare(run, batch, first).images, expected)
+
+
+def test_a_constraint_does_not_change_what_the_main_loss_sees(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[torch.Tensor]] = {"dfl": [], "rect-only": []}
+    for method, images in seen.items():
+
+        def watched(*arguments: Any, images: list[torch.Tensor] = images) -> StepReport:
+            images.append(arguments[3].images)
+            return training_step(*arguments)
+
+        monkeypatch.setattr(loop, "training_step", watched)
+        train(config(f"method={method}", "train.epochs=1", "train.start=0"), dataset, progress=False)
+    assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_resumed_run_ends_with_the_same_weights(
     dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
@@ -135,6 +178,21 @@ def test_a_failed_checkpoint_leaves_the_last_good_one(dataset: data.Dataset, tmp
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["epoch-0001"]
 
 
+def test_an_interrupted_checkpoint_leaves_nothing_behind(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-0001"], "renamed into place, not copied"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, 2, run.model, run.state_dict(), run.history)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-0001"]
+
+
 def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     checkpoint.save_weights(path, torch.nn.Linear(2, 2))
@@ -147,7 +205,7 @@ def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Da
 
 
 def test_a_run_that_blows_up_stops_and_names_the_step(dataset: data.Dataset) -> None:
-    with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step \d+ of epoch 1"):
+    with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step 2 of epoch 1"):
         train(config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0"), dataset, progress=False)
 
 

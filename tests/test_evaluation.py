@@ -1,0 +1,102 @@
+"""Evaluation against the metrics applied by hand, on a model with batch-norm and dropout."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shiftcal import corrupt, data, evaluate, metrics
+from shiftcal.calibrators import TemperatureScaling
+
+
+class Net(nn.Module):
+    """A fixed random classifier that answers differently in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.AvgPool2d(8), nn.Flatten(), nn.BatchNorm1d(48), nn.Dropout(0.5), nn.Linear(48, 8)
+        )
+        with torch.no_grad():
+            self.layers[4].weight *= 8
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+def logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        answer = model((images.float() / 255 - 0.5) / 0.25)
+    model.train()
+    return answer.double()
+
+
+@pytest.fixture(scope="module")
+def setting() -> tuple[nn.Module, data.Dataset]:
+    """A model, and data whose classes are drawn so that validation and test want different temperatures."""
+    model, dataset = Net(), data.load("shapes", train=8, validation=80, test=48)
+
+    def relabel(split: data.Split, temperature: float) -> data.Split:
+        p = (logits(model, split.images) / temperature).softmax(-1)
+        generator = torch.Generator().manual_seed(0)
+        return data.Split(split.images, torch.multinomial(p, 1, generator=generator).squeeze(1))
+
+    return model, dataclasses.replace(
+        dataset, validation=relabel(dataset.validation, 2.5), test=relabel(dataset.test, 0.8)
+    )
+
+
+@pytest.mark.parametrize("criterion", ["nll", "ece"])
+def test_every_row_is_the_metrics_on_its_images(setting: tuple[nn.Module, data.Dataset], criterion: Any) -> None:
+    model, d = setting
+    result = evaluate(
+        model,
+        d,
+        corruptions=["gaussian_blur", "contrast"],
+        constants="imagenet",
+        bins=10,
+        temperature_criterion=criterion,
+        batch_size=20,
+        progress=False,
+    )
+    assert model.training, "the model's mode is restored"
+    on_validation, on_test = (
+        TemperatureScaling(criterion).fit(logits(model, s.images), s.targets).temperature
+        for s in (d.validation, d.test)
+    )
+    assert result["temperature"] == on_validation != on_test
+
+    def check(row: dict[str, float], split: data.Split) -> None:
+        z = logits(model, split.images)
+        p, scaled = z.softmax(-1), (z / on_validation).softmax(-1)
+        for name in ("ece", "mce", "classwise_ece", "adaptive_ece"):
+            assert row[name] == pytest.approx(getattr(metrics, name)(p, split.targets, bins=10), abs=1e-6)
+        for name in ("accuracy", "nll", "brier"):
+            assert row[name] == pytest.approx(getattr(metrics, name)(p, split.targets), abs=1e-5)
+        assert row["ece_ts"] == pytest.approx(metrics.ece(scaled, split.targets, bins=10), abs=1e-6)
+
+    check(result["id"], d.test)
+    check(result["validation"], d.validation)
+    rows = {(row["shift"], row["severity"]): row for row in result["shifts"]}
+    assert list(rows) == [(name, s) for name in ("texture", "gaussian_blur", "contrast") for s in (1, 2, 3, 4, 5)]
+    for (name, s), row in rows.items():
+        if name == "texture":
+            check(row, d.shifts["texture"][s - 1])
+        else:
+            check(row, data.Split(corrupt(d.test.images, name, s, constants="imagenet"), d.test.targets))
+    for name, value in result["shifted"].items():
+        assert value == pytest.approx(sum(row[name] for row in result["shifts"]) / 15)
+    assert len(result["reliability"]["id"]["count"]) == 10
+    assert sum(result["reliability"]["shifted"]["count"]) == 15 * 48
+
+
+def test_without_shifts_there_is_no_mean(setting: tuple[nn.Module, data.Dataset]) -> None:
+    model, d = setting
+    result = evaluate(model, dataclasses.replace(d, shifts={}), progress=False)
+    assert result["shifts"] == []
+    assert result["shifted"] is None
+    assert result["reliability"]["shifted"] is None
