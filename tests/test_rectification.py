@@ -215,7 +215,9 @@ def test_nothing_is_read_back_from_the_device(rule: str) -> None:
 
 def test_unknown_rule_and_no_parameters() -> None:
     w = torch.zeros(2, requires_grad=True)
-    with pytest.raises(ValueError, match=r"`rule` should be one of none, rectify, sum. .*Did you mean 'rectify'?"):
+    with pytest.raises(
+        ValueError, match=r"`rule` should be one of cagrad, none, pcgrad, rectify, sum. .*Did you mean 'rectify'?"
+    ):
         rectified_backward(w.sum(), w.sum(), [w], rule="rectfy")
     with pytest.raises(ValueError, match="`main_loss` should be a scalar that requires a gradient"):
         rectified_backward(w.sum().detach(), w.sum(), [w])

@@ -54,7 +54,56 @@ def ignore(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[
     return main.clone()
 
 
-RULES: dict[str, Rule] = {"rectify": rectify, "sum": add, "none": ignore}
+def pcgrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Add both gradients after projecting each off the other where they conflict (PCGrad; Yu et al., NeurIPS 2020).
+
+    Example:
+        >>> pcgrad(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
+        tensor([2., 1.])
+    """
+    _check_gradients(main, constraint)
+    usable = _usable(constraint.dot(constraint))
+    return (rectify(main, constraint) + rectify(constraint, main)).where(usable, main)
+
+
+def cagrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, c: float = 0.5) -> Float[Tensor, " n"]:
+    """Raise the worse objective's gain within a ball around the mean gradient (CAGrad; Liu et al., NeurIPS 2021).
+
+    With g₀ = (g₁ + g₂)/2 and g_w = w·g₁ + (1−w)·g₂ it is g₀ + c·‖g₀‖/‖g_w‖ · g_w, where w in [0, 1] minimises
+    g_w·g₀ + c·‖g₀‖·‖g_w‖. For two objectives that minimum has a closed form.
+
+    Example:
+        >>> cagrad(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+        tensor([0.7500, 0.7500])
+    """
+    _check_gradients(main, constraint)
+    if not 0 <= c < 1:
+        raise wrong("c", "in [0, 1)", c)
+    # Scalars in float64: the discriminant below is a difference of nearly equal products.
+    a, d, b = (x.dot(y).double() for x, y in ((main, main), (main, constraint), (constraint, constraint)))
+    s = c * ((a + 2 * d + b) / 4).clamp_min(0).sqrt()  # c·‖g₀‖
+    w = _cagrad_weight(a, d, b, s)
+    norm = (w**2 * a + 2 * w * (1 - w) * d + (1 - w) ** 2 * b).clamp_min(0).sqrt()  # ‖g_w‖
+    ratio = torch.where(norm > 0, s / norm, 0.0)
+    final = (0.5 + ratio * w).to(main.dtype) * main + (0.5 + ratio * (1 - w)).to(main.dtype) * constraint
+    return final.where(_usable(b), main)
+
+
+def _cagrad_weight(a: Tensor, d: Tensor, b: Tensor, s: Tensor) -> Tensor:
+    """Minimise g_w·g₀ + s·‖g_w‖ over w in [0, 1], from the Gram matrix [[a, d], [d, b]].
+
+    With ‖g_w‖² = q(w) = αw² + 2βw + b and slope p of the linear part, the derivative vanishes where
+    p·√q = −s·(αw + β); squared, q = s²Δ/(s²α − p²) with Δ = ab − d².
+    """
+    alpha, beta, p = a - 2 * d + b, d - b, (a - b) / 2
+    delta, free = (a * b - d**2).clamp_min(0), s**2 * alpha - p**2
+    q = s**2 * delta / free.where(free > 0, 1.0)
+    inside = (-p * q.sqrt() / s.where(s > 0, 1.0) - beta) / alpha.where(alpha > 0, 1.0)
+    # Where the slope never vanishes, the minimum is at an end.
+    return torch.where((free > 0) & (alpha > 0), inside.clamp(0, 1), (p <= 0).to(a.dtype))
+
+
+RULES: dict[str, Rule] = {"rectify": rectify, "sum": add, "none": ignore, "pcgrad": pcgrad, "cagrad": cagrad}
 
 
 @dataclass(frozen=True)

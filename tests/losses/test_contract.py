@@ -64,6 +64,7 @@ def test_order_of_samples_is_irrelevant_and_inputs_stay(loss: Loss) -> None:
 @pytest.mark.usefixtures("unchecked")
 @each_loss
 def test_can_be_traced(loss: Loss) -> None:
+    torch.compiler.reset()
     logits, targets = torch.randn(8, 4), torch.arange(8) % 4
     torch.testing.assert_close(
         torch.compile(loss, fullgraph=True, backend="eager")(logits, targets), loss(logits, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from shiftcal._checks import wrong
@@ -27,12 +27,39 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def reduce(values: Float[Tensor, " batch"], reduction: str) -> Tensor:
-    """Apply the reduction `none`, `mean` or `sum` to per-sample values."""
+def true_class_log_probability(logits: Tensor, targets: Tensor) -> Float[Tensor, " batch"]:
+    """Return log p_y, in float32 at least."""
+    return at_least_float32(logits).log_softmax(-1).gather(1, targets.long()[:, None]).squeeze(1)
+
+
+def distance_to_target(logits: Tensor, targets: Tensor) -> Float[Tensor, "batch classes"]:
+    """Return p − onehot(y), in float32 at least."""
+    p = at_least_float32(logits).softmax(-1)
+    return p - (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).to(p.dtype)
+
+
+def confidence_and_hits(logits: Tensor, targets: Tensor) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Return the probability of the predicted class, and 1 where it is the true one, in float32 at least."""
+    confidence, prediction = at_least_float32(logits).softmax(-1).max(-1)
+    return confidence, (prediction == targets).to(confidence.dtype)
+
+
+def focal_term(log_p_y: Float[Tensor, " batch"], gamma: float) -> Float[Tensor, " batch"]:
+    """Return −(1 − p_y)^γ · log p_y."""
+    # 1 − p_y without cancellation; kept off 0, where the power has no finite slope for γ < 1.
+    rest = (-torch.expm1(log_p_y)).clamp_min(torch.finfo(log_p_y.dtype).tiny)
+    return -(rest**gamma) * log_p_y
+
+
+def reduce(values: Float[Tensor, " batch"], reduction: str, mask: Bool[Tensor, " batch"] | None = None) -> Tensor:
+    """Apply the reduction `none`, `mean` or `sum` to per-sample values; only those in the mask count."""
+    check_mask(mask, len(values))
+    if mask is not None:
+        values = values.where(mask, 0.0)
     if reduction == "none":
         return values
     if reduction == "mean":
-        return values.mean()
+        return values.mean() if mask is None else values.sum() / mask.sum().clamp(min=1)
     if reduction == "sum":
         return values.sum()
     raise wrong("reduction", "'none', 'mean' or 'sum'", repr(reduction))

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_inputs, check_mask
+from shiftcal.losses._inputs import check_inputs, check_mask, confidence_and_hits
 
 
 def soft_ece(
@@ -42,8 +42,7 @@ def soft_ece(
         raise wrong("bins", "an integer of at least 1", bins)
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
-    confidence, prediction = at_least_float32(logits).softmax(-1).max(-1)
-    correct = (prediction == targets).to(confidence.dtype)
+    confidence, correct = confidence_and_hits(logits, targets)
     xi = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     u = (-((confidence[:, None] - xi) ** 2) / temperature).softmax(-1)
     excess = correct - confidence
