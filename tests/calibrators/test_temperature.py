@@ -67,5 +67,5 @@ def test_refuses() -> None:
         TemperatureScaling().fit(logits[0], targets)
     with pytest.raises(ValueError, match=r"`criterion` should be 'nll' or 'ece'. Found `criterion = 'accuracy'`"):
         TemperatureScaling("accuracy")
-    with pytest.raises(ValueError, match="`search` should be 'grid'"):
+    with pytest.raises(ValueError, match="`search` should be 'grid' or 'lbfgs'"):
         TemperatureScaling(search="newton")

@@ -5,5 +5,6 @@ from shiftcal.metrics.classwise_ece import classwise_ece
 from shiftcal.metrics.ece import ece, mce
 from shiftcal.metrics.meter import CalibrationMeter
 from shiftcal.metrics.scores import accuracy, brier, nll
+from shiftcal.metrics.smooth_ece import smooth_ece
 
-__all__ = ["CalibrationMeter", "accuracy", "adaptive_ece", "brier", "classwise_ece", "ece", "mce", "nll"]
+__all__ = ["CalibrationMeter", "accuracy", "adaptive_ece", "brier", "classwise_ece", "ece", "mce", "nll", "smooth_ece"]

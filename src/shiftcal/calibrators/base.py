@@ -1,0 +1,87 @@
+"""What all calibrators share: checks, fitting once, saving and loading."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from shiftcal._checks import wrong
+from shiftcal._tensors import check_finite, check_indices, check_range, check_rows
+
+C = TypeVar("C", bound="Calibrator")
+
+
+class Calibrator(ABC):
+    """A function of logits, fitted on held-out logits and targets; its state is a dict of tensors."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Find the state from float64 logits."""
+
+    @abstractmethod
+    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Map logits to logits."""
+
+    def fit(self: C, logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> C:
+        """Fit on validation data, never on the test set; returns itself."""
+        check_rows("logits", logits)
+        check_indices(targets, len(logits))
+        check_finite("logits", logits)
+        check_range(targets, logits.shape[1])
+        if bool((targets == targets[0]).all()):
+            raise wrong("targets", "of at least two classes", f"class {int(targets[0])} alone")
+        with torch.autocast(logits.device.type, enabled=False):
+            self._state = self._fit(logits.detach().double(), targets.long())
+        return self
+
+    def __call__(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+        """Return calibrated logits: their softmax is the calibrated distribution."""
+        check_rows("logits", logits)
+        check_finite("logits", logits)
+        state = {name: tensor.to(logits.device) for name, tensor in self._fitted().items()}
+        with torch.autocast(logits.device.type, enabled=False):
+            return self._apply(logits, state)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was fitted."""
+        return {name: tensor.clone() for name, tensor in self._fitted().items()}
+
+    def load_state_dict(self: C, state: dict[str, Tensor]) -> C:
+        """Take up what another calibrator of the same kind was fitted to; returns itself."""
+        self._state = {name: tensor.clone() for name, tensor in state.items()}
+        return self
+
+    def _fitted(self) -> dict[str, Tensor]:
+        if not self._state:
+            name = type(self).__name__
+            raise ValueError(f"{name} should be fitted before use. Found nothing fitted: call `fit` first.")
+        return self._state
+
+
+def minimise_nll(
+    scale: Callable[[Tensor], Tensor], start: Tensor, targets: Tensor, *, steps: int = 200
+) -> tuple[Tensor, float]:
+    """Minimise the NLL of `scale(parameters)` by L-BFGS; returns the parameters and the NLL."""
+    parameters = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [parameters], max_iter=steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(scale(parameters), targets)
+        loss.backward()
+        return float(loss.detach())
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    with torch.no_grad():
+        return parameters.detach(), float(torch.nn.functional.cross_entropy(scale(parameters), targets))

@@ -1,0 +1,188 @@
+"""What every calibrator must satisfy; every public one is found by itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.isotonic import IsotonicRegression as SklearnIsotonic
+
+from shiftcal import calibrators, metrics
+from shiftcal.calibrators import HistogramBinning, IsotonicRegression, RhoNormScaling, TemperatureScaling, VectorScaling
+
+ALL = [getattr(calibrators, name) for name in calibrators.__all__]
+each = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+
+
+def overconfident(n: int = 3000, classes: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits three times too large: classes are drawn from the softmax of a third of them."""
+    generator = torch.Generator().manual_seed(seed)
+    honest = 1.5 * torch.randn(n, classes, generator=generator)
+    return 3 * honest, torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+
+
+@each
+def test_lowers_the_error_on_new_data(kind: type) -> None:
+    calibrator = kind().fit(*overconfident(seed=0))
+    logits, targets = overconfident(seed=1)
+    before = metrics.ece(logits.softmax(-1), targets)
+    after = metrics.ece(calibrator(logits).softmax(-1), targets)
+    assert after < 0.35 * before
+
+
+@each
+def test_state_survives_and_is_a_copy(kind: type) -> None:
+    logits, targets = overconfident()
+    calibrator = kind().fit(logits, targets)
+    state = calibrator.state_dict()
+    loaded = kind().load_state_dict(state)
+    assert torch.equal(loaded(logits), calibrator(logits))
+    for tensor in state.values():
+        tensor.zero_()
+    assert torch.equal(loaded(logits), calibrator(logits))
+
+
+@each
+def test_keeps_dtype_shape_and_inputs(kind: type) -> None:
+    logits, targets = overconfident(n=300)
+    before = logits.clone(), targets.clone()
+    calibrator = kind().fit(logits, targets.int())
+    for dtype in (torch.float32, torch.float64):
+        out = calibrator(logits.to(dtype))
+        assert out.dtype == dtype
+        assert out.shape == logits.shape
+        assert out.isfinite().all()
+    assert torch.equal(logits, before[0])
+    assert torch.equal(targets, before[1])
+
+
+@each
+def test_a_sample_does_not_depend_on_its_batch_or_on_autocast(kind: type) -> None:
+    logits, targets = overconfident(n=300)
+    calibrator = kind().fit(logits, targets)
+    together = calibrator(logits)
+    torch.testing.assert_close(torch.cat([calibrator(part) for part in logits.split(77)]), together)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(calibrator(logits), together)
+
+
+@each
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_finite_at_the_extremes(kind: type, scale: float) -> None:
+    logits, targets = overconfident(n=200)
+    assert kind().fit(scale * logits, targets)(scale * logits).isfinite().all()
+    two = kind().fit(scale * logits[:, :2], targets % 2)
+    assert two(scale * logits[:, :2]).isfinite().all()
+
+
+@each
+def test_repr_and_docstring(kind: type) -> None:
+    assert eval(repr(kind()), vars(calibrators)).__class__ is kind
+    assert " et al., " in kind.__doc__ or " & " in kind.__doc__
+    assert "Example:" in kind.__doc__
+
+
+@pytest.mark.usefixtures("unchecked")
+@each
+def test_bad_input(kind: type) -> None:
+    logits, targets = overconfident(n=20)
+    bad = [
+        (logits[0], targets, r"`logits` should be of shape \[N, K\]"),
+        (logits[:0], targets[:0], "`logits` should be of shape"),
+        (logits[:, :1], targets, "K ≥ 2"),
+        (logits.long(), targets, "`logits` should be floating point"),
+        (logits / 0, targets, "`logits` should be finite"),
+        (logits, targets.float(), "`targets` should be integer"),
+        (logits, targets[:3], r"`targets` should be of shape \[20\]"),
+        (logits, targets + 5, r"`targets` should be in 0..4"),
+        (
+            logits,
+            torch.zeros_like(targets),
+            "`targets` should be of at least two classes. Found `targets = class 0 alone`",
+        ),
+    ]
+    for z, y, message in bad:
+        with pytest.raises(ValueError, match=message):
+            kind().fit(z, y)
+    with pytest.raises(ValueError, match=f"{kind.__name__} should be fitted before use"):
+        kind()(logits)
+    with pytest.raises(ValueError, match="`logits` should be finite"):
+        kind().fit(logits, targets)(logits * float("nan"))
+
+
+@pytest.mark.parametrize("kind", [TemperatureScaling, RhoNormScaling], ids=lambda kind: kind.__name__)
+def test_the_predicted_class_stays(kind: type) -> None:
+    logits, targets = overconfident()
+    assert torch.equal(kind().fit(logits, targets)(logits).argmax(1), logits.argmax(1))
+
+
+def test_lbfgs_finds_what_the_grid_finds() -> None:
+    logits, targets = overconfident()
+    grid, exact = (TemperatureScaling(search=s).fit(logits, targets).temperature for s in ("grid", "lbfgs"))
+    assert exact == pytest.approx(grid, abs=0.0051)
+    assert exact > 0
+    with pytest.raises(ValueError, match="`criterion` should be 'nll' with search 'lbfgs'"):
+        TemperatureScaling("ece", search="lbfgs")
+
+
+def test_lbfgs_stays_positive_for_a_model_that_is_always_wrong() -> None:
+    logits = torch.eye(4).repeat(10, 1) * 5
+    assert TemperatureScaling(search="lbfgs").fit(logits, (torch.arange(40) + 1) % 4).temperature > 0
+
+
+def test_vector_scaling_recovers_weights_and_biases() -> None:
+    generator = torch.Generator().manual_seed(3)
+    honest = 1.5 * torch.randn(40000, 3, generator=generator, dtype=torch.float64)
+    targets = torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+    weight, bias = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([0.3, -0.3, 0.0])
+    state = VectorScaling().fit((honest - bias) / weight, targets).state_dict()
+    torch.testing.assert_close(state["weight"], weight.double(), atol=0.07, rtol=0.07)
+    shift = state["bias"] - state["bias"].mean()
+    torch.testing.assert_close(shift, (bias - bias.mean()).double(), atol=0.07, rtol=0)
+
+
+def test_rho_norm_is_its_formula_and_beats_a_temperature_on_its_own_model() -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = (torch.randn(6000, 4, generator=generator) * torch.rand(6000, 1, generator=generator) * 12).double()
+    honest = logits / (0.4 * logits.norm(dim=1, keepdim=True) + 0.5)
+    targets = torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+    scaling = RhoNormScaling().fit(logits, targets)
+    state = scaling.state_dict()
+    norm = torch.linalg.vector_norm(logits, scaling.rho, dim=1, keepdim=True)
+    torch.testing.assert_close(scaling(logits), logits / (state["gamma"] * norm + state["beta"]))
+    temperature = TemperatureScaling(search="lbfgs").fit(logits, targets)
+    ours, theirs = (metrics.nll(c(logits).softmax(-1), targets) for c in (scaling, temperature))
+    assert ours < theirs - 0.005
+    assert ours == pytest.approx(metrics.nll(honest.softmax(-1), targets), abs=0.002)
+
+
+def test_histogram_binning_is_its_formula() -> None:
+    logits, targets = overconfident(n=400)
+    p, y = logits.double().softmax(-1).numpy(), targets.numpy()
+    rates = np.zeros_like(p)
+    for k in range(5):
+        index = np.clip(np.ceil(p[:, k] * 10).astype(int) - 1, 0, 9)
+        for m in set(index):
+            rates[index == m, k] = (y[index == m] == k).mean()
+    rates = np.maximum(rates, 1e-6)
+    expected = rates / rates.sum(1, keepdims=True)
+    ours = HistogramBinning(bins=10).fit(logits, targets)(logits.double()).softmax(-1)
+    np.testing.assert_allclose(ours, expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="`bins` should be an integer"):
+        HistogramBinning(bins=0)
+
+
+def test_isotonic_is_scikit_learns() -> None:
+    logits, targets = overconfident(n=400, seed=0)
+    new, _ = overconfident(n=300, seed=1)
+    p, q = (z.double().softmax(-1).numpy() for z in (logits, new))
+    columns = [
+        SklearnIsotonic(out_of_bounds="clip").fit(p[:, k], targets.numpy() == k).predict(q[:, k]) for k in range(5)
+    ]
+    scores = np.maximum(np.stack(columns, axis=1), 1e-6)
+    ours = IsotonicRegression().fit(logits, targets)(new.double()).softmax(-1)
+    np.testing.assert_allclose(ours, scores / scores.sum(1, keepdims=True), rtol=1e-6)
+
+
+def test_infinite_norm_is_among_the_orders() -> None:
+    assert math.inf in RhoNormScaling.NORMS
