@@ -24,7 +24,7 @@ class Method:
     """
 
     loss: str
-    gamma: Literal["dfl", "fgr"] | None = None
+    gamma: Literal["dfl", "fgr", "bsce_gra"] | None = None
     filter: bool = False
     constraint: str | None = None
     rule: str = "none"
@@ -36,12 +36,27 @@ class Method:
 # fmt: off
 METHODS: dict[str, Method] = {
     "ce":           Method("cross_entropy"),
+    "ls":           Method("label_smoothing"),
+    "flsd53":       Method("flsd53"),
     "dfl":          Method("dual_focal", gamma="dfl"),
+    "maxent":       Method("max_ent"),
+    "bsce-gra":     Method("bsce_gra", gamma="bsce_gra"),
     "fgr":          Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify"),
-    # Ablations: the two halves of FGR, and the two losses added instead of projected.
+    # FGR with another constraint.
+    "fgr-avuc":     Method("dual_focal", gamma="fgr", filter=True, constraint="soft_avuc", rule="rectify"),
+    "fgr-mmce":     Method("dual_focal", gamma="fgr", filter=True, constraint="mmce", rule="rectify"),
+    "fgr-brier":    Method("dual_focal", gamma="fgr", filter=True, constraint="brier", rule="rectify"),
+    # Ablations: the two halves of FGR, and other rules in place of the projection.
     "filter-only":  Method("dual_focal", gamma="fgr", filter=True),
     "rect-only":    Method("dual_focal", gamma="fgr", constraint="soft_ece", rule="rectify"),
     "weighted-sum": Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="sum"),
+    "pcgrad":       Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="pcgrad"),
+    "cagrad":       Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="cagrad"),
+    # Ours: one forward pass for both losses, and a running mean of the constraint's gradient.
+    "fgr-shared":   Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
+                           constraint_batch="shared"),
+    "fgr-ema":      Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
+                           constraint_momentum=0.98),
 }
 # fmt: on
 

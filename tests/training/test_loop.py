@@ -35,14 +35,16 @@ def same(a: Run, b: Run) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_does_what_its_row_says(method: str, dataset: data.Dataset) -> None:
-    run = train(config(f"method={method}", "train.epochs=6", "train.start=0.5"), dataset, progress=False)
+    options = ["train.epochs=6", "train.start=0.5", "train.learning_rate=0.02", "train.warmup=0.0"]
+    run = train(config(f"method={method}", *options), dataset, progress=False)
     row, history = METHODS[method], run.history
-    assert history[2]["loss"] < history[0]["loss"]
+    assert min(entry["loss"] for entry in history[1:]) < 0.97 * history[0]["loss"]
     assert [entry["active"] for entry in history] == [False] * 3 + [True] * 3
     assert [entry["filtered"] for entry in history] == [0] * 3 + [26 if row.filter else 0] * 3  # ρ = 0.1 of 256
     assert [("conflict_rate" in entry) for entry in history] == [False] * 3 + [row.constraint is not None] * 3
-    if row.constraint:
+    if row.constraint and row.constraint_momentum == 0:
         assert 0 < sum(entry["conflict_rate"] for entry in history[3:]) < 3
+    if row.constraint:
         assert all(entry["skipped"] == 0 for entry in history[3:])
 
 

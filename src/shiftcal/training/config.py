@@ -60,10 +60,11 @@ class FilterConfig:
 
 @dataclass(frozen=True)
 class GammaConfig:
-    """Focusing parameters γ: of the dual focal loss as a baseline, and of FGR and its ablations."""
+    """Focusing parameters γ: of the baselines dual focal loss and BSCE-GRA, and of FGR and its ablations."""
 
     dfl: float = 3.0
     fgr: float = 3.0
+    bsce_gra: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "filter.qualities": ("integers in 1..100, at least one", lambda v: len(v) > 0 and all(1 <= q <= 100 for q in v)),
     "gamma.dfl": _NOT_NEGATIVE,
     "gamma.fgr": _NOT_NEGATIVE,
+    "gamma.bsce_gra": _NOT_NEGATIVE,
     "constraint.weight": _NOT_NEGATIVE,
     "evaluation.bins": ("in 1..1000", lambda v: 1 <= v <= 1000),
     "evaluation.batch_size": _POSITIVE,
