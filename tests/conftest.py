@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting threads do not spin
+
 import jaxtyping
 import pytest
 import torch
@@ -36,6 +38,12 @@ def natural_images() -> torch.Tensor:
 def odd_images() -> torch.Tensor:
     """Images whose sides are no multiple of 8 or 16."""
     return make_natural_images(20, 27, 45)
+
+
+@pytest.fixture(scope="session")
+def even_images() -> torch.Tensor:
+    """Images of even sides that are no multiple of 8 or 16."""
+    return make_natural_images(40, 28, 44)
 
 
 def make_natural_images(count: int, height: int, width: int) -> torch.Tensor:

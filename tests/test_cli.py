@@ -54,7 +54,8 @@ def test_version() -> None:
 
 def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", "method=fgr", "--set", "seed=3", "--out", out)
+    words = ["train", "demo", *OPTIONS, "--set", "method=fgr", "--set", "seed=3", "--set", "evaluation.bins=10"]
+    code, stdout, stderr = invoke(*words, "--out", out)
     assert code == 0, stderr
     assert "fgr  epoch 2/2  loss" in stdout
     assert "conflicts" in stdout
@@ -63,6 +64,8 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     assert {"versions", "machine", "device", "revision", "seconds", "history", "evaluation"} <= set(record)
     evaluation = record["evaluation"]
     assert len(evaluation["shifts"]) == 30
+    assert len(evaluation["reliability"]["id"]["count"]) == 10
+    assert record["seconds"]["train"] == pytest.approx(sum(entry["seconds"] for entry in record["history"]))
     mean = sum(row["ece"] for row in evaluation["shifts"]) / 30
     assert evaluation["shifted"]["ece"] == pytest.approx(mean)
     assert sum(evaluation["reliability"]["shifted"]["count"]) == 30 * 40
@@ -72,11 +75,10 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     assert again["evaluation"]["id"] == pytest.approx(evaluation["id"], abs=1e-6)
     assert (out / "report.html").is_file()
 
-    code, stdout, _ = invoke(
-        "train", "demo", *OPTIONS, "--set", "method=fgr", "--set", "seed=3", "--out", out, "--resume"
-    )
+    code, stdout, _ = invoke(*words, "--out", out, "--resume")
     assert code == 0
     assert "epoch" not in stdout, "a finished run is not trained again"
+    assert "fgr: finished earlier and kept" in stdout
 
 
 def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
@@ -203,7 +205,10 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) 
     while len(list(out.glob("checkpoints/epoch-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    try:
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert stderr.startswith("Stopped. Last checkpoint: ")
     named = Path(stderr.removeprefix("Stopped. Last checkpoint: ").split(". Continue with: ")[0])

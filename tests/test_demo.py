@@ -64,4 +64,4 @@ def test_the_page_shows_its_pictures_in_a_browser(runs: Path, tmp_path: Path) ->
     with Image.open(shot) as image:
         colours = {colour: n for n, colour in image.convert("RGB").getcolors(1 << 24)}
     assert colours.get((0x48, 0x78, 0xA8), 0) > 2000, "the blue bars of the reliability diagrams are on the screen"
-    assert colours.get((0xD1, 0x49, 0x5B), 0) > 100, "and the lines by severity"
+    assert colours.get((0x2E, 0x7D, 0x6B), 0) > 100, "and the lines by severity"

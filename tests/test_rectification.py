@@ -23,6 +23,7 @@ def gradients(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @given(gradients())
+@settings(deadline=None)
 def test_never_points_against_the_constraint(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     main, constraint = pair
     assert rectify(main, constraint).dot(constraint) >= -1e-9 * (1 + main.norm() * constraint.norm())
@@ -45,6 +46,7 @@ def test_is_the_projection_that_a_solver_finds(pair: tuple[torch.Tensor, torch.T
 
 
 @given(gradients())
+@settings(deadline=None)
 def test_unchanged_when_not_in_conflict(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     main, constraint = pair
     if main.dot(constraint) >= 0:
@@ -54,6 +56,7 @@ def test_unchanged_when_not_in_conflict(pair: tuple[torch.Tensor, torch.Tensor])
 
 
 @given(gradients())
+@settings(deadline=None)
 def test_idempotent(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     main, constraint = pair
     once = rectify(main, constraint)
@@ -61,6 +64,7 @@ def test_idempotent(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 
 @given(gradients(), st.floats(1e-4, 1e4))
+@settings(deadline=None)
 def test_scale_of_the_constraint_is_irrelevant(pair: tuple[torch.Tensor, torch.Tensor], scale: float) -> None:
     main, constraint = pair
     constraint = constraint / constraint.norm()
@@ -125,6 +129,29 @@ def test_backward_overwrites_and_leaves_frozen_and_unused_parameters_alone() -> 
     assert w.grad.tolist() == [1, 1]
     assert frozen.grad is None
     assert unused.grad is None
+
+
+def test_parameters_of_one_loss_alone_get_their_gradient() -> None:
+    a, b = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    rectified_backward(3 * a.sum() + b.sum(), 2 * b.sum(), [a, b])
+    assert a.grad.item() == 3
+    rectified_backward(b.sum(), -2 * b.sum() + a.sum(), [a, b])
+    assert a.grad.item() == pytest.approx(0.4)
+
+
+def test_half_precision_does_not_overflow_the_dot_product() -> None:
+    w = torch.zeros(1000, dtype=torch.float16, requires_grad=True)
+    report = rectified_backward(-w.float().sum(), 300 * w.float().sum(), [w])
+    assert report.conflict
+    assert not report.skipped
+    assert w.grad.abs().max() < 1e-3
+
+
+def test_the_cosine_is_that_with_the_running_mean() -> None:
+    w = torch.zeros(2, requires_grad=True)
+    report = rectified_backward(w[0] - w[1], 2 * w[1], [w], state=ConstraintMomentum(0.5))
+    assert report.cosine.item() == pytest.approx(-(0.5**0.5))
+    assert report.constraint_norm.item() == pytest.approx(2)
 
 
 def test_backward_counts_what_it_skips() -> None:

@@ -65,15 +65,14 @@ class Progress:
         return (time.monotonic() - self._started) / done * (self.total - self.done)
 
     def _start_bar(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=20, finished_style="bar.complete"),
             TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             TextColumn("{task.fields[text]}"),
         )
         bar = Progress(*columns, refresh_per_second=4)

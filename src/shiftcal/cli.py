@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from shiftcal._checks import wrong
+from shiftcal.methods import METHODS
+
+# Before torch is imported: its threads would else spin while they wait, and a busy machine slows training tenfold.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     help="Train image classifiers whose confidence stays honest when the data shifts.",
@@ -48,17 +53,20 @@ def demo(
         _report(records, out, "shiftcal demo")
 
 
-@app.command()
+@app.command(
+    help=f"""Train one method by a recipe, evaluate it on clean and shifted test sets, and write its record.
+
+    Example: shiftcal train demo --set method=fgr --set train.epochs=4 --set seed=3 --out runs/mine
+
+    Methods: {", ".join(METHODS)}. Other keys are those of the recipe, such as gamma.fgr or filter.ratio."""
+)
 def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe (demo) or path of a TOML file.")],
     out: Annotated[Path, typer.Option(help="Directory for the run; new or empty.")],
     set_: Set = [],  # noqa: B006
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")] = False,
 ) -> None:
-    """Train one method by a recipe, evaluate it on clean and shifted test sets, and write its record.
-
-    Example: shiftcal train demo --set method=fgr --set train.epochs=4 --set seed=3 --out runs/mine
-    """
+    """Train one method by a recipe; the decorator's help lists the methods there are."""
     words = [recipe, *[word for item in set_ for word in ("--set", item)], "--out", str(out), "--resume"]
     again = f"shiftcal train {shlex.join(words)}"
     with _friendly(out, again):

@@ -16,7 +16,7 @@ NAMES = list(IMPLEMENTED)
 every_one = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.mark.parametrize("images", ["natural_images", "odd_images"])
+@pytest.mark.parametrize("images", ["natural_images", "odd_images", "even_images"])
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_jpeg_agrees_with_pillow_at_default_subsampling(
     images: str, severity: int, request: pytest.FixtureRequest
@@ -29,7 +29,10 @@ def test_jpeg_agrees_with_pillow_at_default_subsampling(
         Image.fromarray(image).save(buffer, "JPEG", quality=quality)
         decoded.append(np.asarray(Image.open(buffer).convert("RGB")))
     expected = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).float()
-    assert (corrupt(images, "jpeg_compression", severity).float() - expected).abs().mean() < 0.6
+    difference = (corrupt(images, "jpeg_compression", severity).float() - expected).abs()
+    assert difference.mean() < 0.6
+    assert difference[..., -1].mean() < 0.7, "the right edge does not see the padding"
+    assert difference[..., -1, :].mean() < 0.7, "nor does the lower one"
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
@@ -82,20 +85,6 @@ def test_black_turns_grey_and_flat_images_keep_their_level() -> None:
     flat = torch.arange(256, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8).contiguous()
     for severity in SEVERITIES:
         assert torch.equal(corrupt(flat, "contrast", severity), flat)
-
-
-def test_jpeg_of_odd_sizes_does_not_see_the_padding() -> None:
-    # The last column's chroma comes from the picture alone, as in libjpeg, whatever the padding held.
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (60, 3, 17, 19), dtype=torch.uint8, generator=generator)
-    decoded = []
-    for image in images.permute(0, 2, 3, 1).numpy():
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, "JPEG", quality=80)
-        decoded.append(np.asarray(Image.open(buffer).convert("RGB")))
-    expected = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).float()
-    difference = (corrupt(images, "jpeg_compression", 1).float() - expected).abs()
-    assert difference[..., -1].mean() < 1.3 * difference[..., 4:-4].mean() + 0.2
 
 
 def test_noise_has_its_strength() -> None:

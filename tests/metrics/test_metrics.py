@@ -29,7 +29,8 @@ def rows(*values: list[float]) -> torch.Tensor:
 
 def adversarial_cases() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     ties = torch.full((30, 4), 0.25, dtype=torch.float64)
-    edges = torch.stack([torch.arange(16) / 15, 1 - torch.arange(16) / 15], dim=1).double()
+    fifteenths = torch.arange(16, dtype=torch.float64) / 15
+    edges = torch.stack([fifteenths, 1 - fifteenths], dim=1)
     return {
         "ties": (ties, torch.arange(30) % 4),
         "confidence exactly 0 and 1": (torch.eye(3, dtype=torch.float64).repeat(4, 1), torch.arange(12) % 2),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from shiftcal.report.figures import _curve, pooled, reliability_figure
+from shiftcal.methods import METHODS
+from shiftcal.report.figures import _curve, colour_of, pooled, reliability_figure
 from shiftcal.report.page import write_report
 from shiftcal.report.table import COLUMNS, best, markdown, print_table, rows_of
 
@@ -73,6 +74,26 @@ def test_unlike_runs_are_not_compared_and_unknown_methods_come_last(records: lis
         markdown(records)
 
 
+def test_runs_are_averaged_over_seeds_alone(records: list[dict[str, Any]]) -> None:
+    with pytest.raises(
+        ValueError, match=r"`records` should be of one run per method and seed. .*two of ce with seed 1"
+    ):
+        markdown([*records, records[2]])
+    records[2]["config"] = records[2]["config"] | {"gamma": {"dfl": 3.0}}
+    with pytest.raises(ValueError, match=r"`records` should be of runs that differ in method and seed alone. .*gamma"):
+        markdown(records)
+
+
+def test_a_single_row_is_not_the_best(records: list[dict[str, Any]]) -> None:
+    assert "**" not in markdown(records[:1])
+
+
+def test_a_method_has_one_colour() -> None:
+    colours = [colour_of(method) for method in METHODS]
+    assert len(set(colours)) == len(METHODS)
+    assert colour_of("unheard of") not in colours
+
+
 def test_pools_bins_by_their_counts() -> None:
     a = {"count": [2.0, 0.0], "confidence": [0.4, 0.0], "accuracy": [0.5, 0.0]}
     b = {"count": [6.0, 0.0], "confidence": [0.2, 0.0], "accuracy": [0.1, 0.0]}
@@ -119,6 +140,7 @@ def test_page_is_self_contained_and_figures_are_pictures(records: list[dict[str,
     assert 'src="http' not in text
     assert text.count("data:image/png;base64,") == 2
     assert "1 min 23 s" in text
+    assert "<td>25%</td>" in text
     assert "<td class=best>6.00 ± 1.41</td>" in text
     assert "<td>25.00 ± 7.07</td>" in text
     for name in ("reliability.png", "severity.png"):

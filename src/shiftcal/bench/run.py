@@ -38,6 +38,8 @@ def complete(
         dataset = dataset or load_dataset(config)  # its options are wrong before anything is written, or not at all
     records.claim(out, config.to_dict(), resume=resume)
     if dataset is None or (out / records.RECORD).is_file():
+        if progress:
+            print(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
         return records.read_record(out / records.RECORD)
     started, clock = datetime.now(UTC), time.perf_counter()
     run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)

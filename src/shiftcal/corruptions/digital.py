@@ -40,7 +40,7 @@ def jpeg_compression(
 ) -> Float[Tensor, "batch 3 height width"]:
     """Compress as a JPEG codec at default settings: 4:2:0 chroma (ITU-T T.81; libjpeg's arithmetic)."""
     height, width = x.shape[2:]
-    levels = rgb_to_levels(_pad(x * 255, 2 * BLOCK))
+    levels = rgb_to_levels(_pad(x * 255))
     tables = quantisation_tables(torch.full((len(x),), int(quality), device=x.device))
     luma = _compress(levels[:, :1], tables[:, :1])
     chroma = _compress(_halve(levels[:, 1:]), tables[:, 1:])
@@ -54,8 +54,9 @@ def _compress(levels: Tensor, tables: Tensor) -> Tensor:
     return from_blocks(blocks, *levels.shape[2:]).float()
 
 
-def _pad(planes: Tensor, multiple: int) -> Tensor:
-    below, right = -planes.shape[2] % multiple, -planes.shape[3] % multiple
+def _pad(planes: Tensor) -> Tensor:
+    """Complete blocks to the right, but below only a pair of rows: libjpeg completes those after halving the chroma."""
+    below, right = -planes.shape[2] % 2, -planes.shape[3] % (2 * BLOCK)
     return torch.nn.functional.pad(planes, (0, right, 0, below), mode="replicate")
 
 

@@ -6,6 +6,7 @@ import io
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from shiftcal.methods import METHODS
 from shiftcal.report.table import rows_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#e07a85", "#f0bf6c", "#b8c4ce"
-_LINES = ("#d1495b", "#edae49", "#2e7d6b", "#4878a8", "#7a5195", "#8d6e63", "#5c6b73", "#1b1b1e")
+# A method has the same colour in every figure: its place in METHODS.
+_LINES: tuple[str, ...] = (
+    "#1b1b1e",
+    "#8d6e63",
+    "#b07aa1",
+    "#f28e2b",
+    "#9c755f",
+    "#bab0ac",
+    "#2e7d6b",
+    "#76b7b2",
+    "#59a14f",
+    "#86bc86",
+)
+_LINES += ("#4e79a7", "#a0cbe8", "#7a5195", "#d37295", "#fabfd2", "#1f9e89", "#35b779", "#5c6b73", "#499894", "#79706e")
 
 
 def reliability_figure(records: list[dict[str, Any]]) -> bytes:
@@ -80,15 +94,15 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     figure = _figure(3.1 * columns, 2.7 * rows)
     axes = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
     for axis, shift in zip(axes, [None, *shifts], strict=False):
-        for index, row in enumerate(rows_of(records)):
+        for row in rows_of(records):
             evaluations = [r["evaluation"] for r in records if r["method"] == row.method]
             curve = [[100 * v for v in _curve(e, shift)] for e in evaluations]
             severity = range(len(curve[0]))
-            colour = _LINES[index % len(_LINES)]
+            colour = colour_of(row.method)
             axis.plot(
                 severity, [statistics.mean(v) for v in zip(*curve, strict=True)], "o-", color=colour, label=row.method
             )
-            if len(curve) > 1:
+            if len(curve) > 1 and len(rows_of(records)) <= 3:
                 spread = list(zip(*curve, strict=True))
                 axis.fill_between(
                     severity, [min(v) for v in spread], [max(v) for v in spread], color=colour, alpha=0.15
@@ -102,6 +116,12 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     figure.supxlabel("severity (0: clean)")
     figure.supylabel("ECE, %")
     return _png(figure)
+
+
+def colour_of(method: str) -> str:
+    """Return a method's colour; unknown methods share the last one."""
+    names = list(METHODS)
+    return _LINES[names.index(method) if method in names[: len(_LINES)] else -1]
 
 
 def _curve(evaluation: dict[str, Any], shift: str | None) -> list[float]:

@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
+th, td { padding: .25rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; }
 .best { font-weight: 700; background: var(--soft); }
 img { max-width: 100%; background: #fff; border-radius: 4px; }
@@ -47,7 +47,10 @@ _RELIABILITY = (
     "Red: claimed but not so. Yellow: right more often than claimed. A calibrated model has neither; most samples are "
     "where the small grey bars are tall."
 )
-_SEVERITY = "Expected calibration error by severity of the shift; severity 0 is the clean test set."
+_SEVERITY = (
+    "Expected calibration error by severity of the shift; severity 0 is the clean test set. Over several seeds: "
+    "the mean, and for up to three methods the range."
+)
 
 
 def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[bytes, str]]) -> str:

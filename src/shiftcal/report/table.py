@@ -53,11 +53,20 @@ def rows_of(records: list[dict[str, Any]]) -> list[Row]:
 def check_comparable(records: list[dict[str, Any]]) -> None:
     """Raise unless all records were measured on the same data in the same way."""
     first = records[0]["config"]
-    for record in records[1:]:
+    by_method: dict[str, tuple[dict[str, Any], set[int]]] = {}
+    for record in records:
+        method, seed, config = record["method"], record["seed"], record["config"]
         for section in ("data", "evaluation"):
-            differing = first_difference(first[section], record["config"][section], f"{section}.")
+            differing = first_difference(first[section], config[section], f"{section}.")
             if differing:
-                raise wrong("records", "of runs on the same data and shifts", f"{record['method']} with {differing}")
+                raise wrong("records", "of runs on the same data and shifts", f"{method} with {differing}")
+        known, seeds = by_method.setdefault(method, (config, set()))
+        differing = first_difference(known | {"seed": 0}, config | {"seed": 0})
+        if differing:  # a mean over them would pass for one over seeds
+            raise wrong("records", "of runs that differ in method and seed alone", f"{method} with {differing}")
+        if seed in seeds:
+            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {seed}")
+        seeds.add(seed)
 
 
 def _row(method: str, evaluations: list[dict[str, Any]]) -> Row:
@@ -72,8 +81,10 @@ def parts_of(rows: list[Row]) -> list[tuple[str, str]]:
     return [(title, part) for title, part in PARTS if all((part, COLUMNS[0][1]) in row.cells for row in rows)]
 
 
-def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row:
-    """Find the row with the best mean in a column."""
+def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row | None:
+    """Find the row with the best mean in a column; of a single row there is none."""
+    if len(rows) < 2:
+        return None
     key = column[1]
     choose = max if key == "accuracy" else min
     return choose(rows, key=lambda row: statistics.mean(row.cells[part, key]))
@@ -97,16 +108,19 @@ def markdown(records: list[dict[str, Any]]) -> str:
 
 def print_table(records: list[dict[str, Any]]) -> None:
     """Print the table on the terminal."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     rows = rows_of(records)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # a file has no width to fit
     for title, part in parts_of(rows):
-        table = Table(title=title, title_justify="left", title_style="bold")
-        table.add_column("method")
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+        table.add_column("method", no_wrap=True)
         for column in COLUMNS:
-            table.add_column(column[0], justify="right")
+            table.add_column(column[0], justify="right", no_wrap=True)
         for row in rows:
             cells = [row.text(part, c) for c in COLUMNS]
             table.add_row(

@@ -166,7 +166,7 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
         totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
         bar.advance(run.step_cost(epoch))
         if bar.due():
-            bar.show(describe(totals.read()))
+            bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(totals.read())}")
     entry = {
         "epoch": epoch + 1,
         "active": active,
