@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: waiting threads do not spin
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: waiting threads hardly spin
 
 import jaxtyping
 import pytest
