@@ -6,7 +6,7 @@ from pathlib import Path
 from shiftcal.records import load_records
 
 HERE = Path(__file__).parent
-METHODS = ("ce", "dfl", "fgr", "filter-only", "rect-only", "weighted-sum")
+METHODS = ("ce", "dfl", "fgr", "filter-only", "rect-only", "weighted-sum", "fgr-shared", "fgr-ema")
 
 
 def line(name: object, values: list[str]) -> None:
