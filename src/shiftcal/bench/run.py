@@ -34,13 +34,13 @@ def complete(
     With `resume`, a finished run is not trained again and an interrupted one goes on from its last checkpoint.
     """
     check_config(config)
-    if not (out / records.RECORD).is_file():
-        dataset = dataset or load_dataset(config)  # its options are wrong before anything is written, or not at all
-    records.claim(out, config.to_dict(), resume=resume)
-    if dataset is None or (out / records.RECORD).is_file():
+    if (out / records.RECORD).is_file():
+        records.check(out, config.to_dict(), resume=resume)
         if progress:
             print(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
         return records.read_record(out / records.RECORD)
+    dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
+    records.claim(out, config.to_dict(), resume=resume)
     started, clock = datetime.now(UTC), time.perf_counter()
     run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
     trained = time.perf_counter()

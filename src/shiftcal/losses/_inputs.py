@@ -22,6 +22,12 @@ def check_mask(mask: Tensor | None, size: int) -> None:
         raise wrong("mask", f"{size} booleans, one per sample", f"{mask.dtype} {list(mask.shape)}")
 
 
+def check_gamma(gamma: float) -> None:
+    """Raise unless a focusing parameter is a number of at least 0."""
+    if not gamma >= 0:
+        raise wrong("gamma", "at least 0", gamma)
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """Widen half precision, in which probabilities near 1 cannot be told apart."""
     return logits if logits.dtype == torch.float64 else logits.float()
@@ -44,11 +50,11 @@ def confidence_and_hits(logits: Tensor, targets: Tensor) -> tuple[Float[Tensor, 
     return confidence, (prediction == targets).to(confidence.dtype)
 
 
-def focal_term(log_p_y: Float[Tensor, " batch"], gamma: float) -> Float[Tensor, " batch"]:
-    """Return −(1 − p_y)^γ · log p_y."""
+def focal_term(log_p_y: Float[Tensor, " batch"], gamma: float, p_j: Tensor | float = 0.0) -> Float[Tensor, " batch"]:
+    """Return −(1 − p_y + p_j)^γ · log p_y; p_j is the runner-up of the dual focal loss."""
     # 1 − p_y without cancellation; kept off 0, where the power has no finite slope for γ < 1.
-    rest = (-torch.expm1(log_p_y)).clamp_min(torch.finfo(log_p_y.dtype).tiny)
-    return -(rest**gamma) * log_p_y
+    base = (p_j - torch.expm1(log_p_y)).clamp_min(torch.finfo(log_p_y.dtype).tiny)
+    return -(base**gamma) * log_p_y
 
 
 def reduce(values: Float[Tensor, " batch"], reduction: str, mask: Bool[Tensor, " batch"] | None = None) -> Tensor:

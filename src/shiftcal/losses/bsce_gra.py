@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import check_inputs, distance_to_target, reduce, true_class_log_probability
+from shiftcal.losses._inputs import check_gamma, check_inputs, distance_to_target, reduce, true_class_log_probability
 
 
 def bsce_gra(
@@ -27,8 +27,7 @@ def bsce_gra(
         0.6931
     """
     check_inputs(logits, targets)
-    if not gamma >= 0:
-        raise wrong("gamma", "at least 0", gamma)
+    check_gamma(gamma)
     if not norm > 0:
         raise wrong("norm", "positive", norm)
     with torch.no_grad():

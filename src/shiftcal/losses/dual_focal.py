@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_inputs, reduce
+from shiftcal.losses._inputs import at_least_float32, check_gamma, check_inputs, focal_term, reduce
 
 
 def dual_focal(
@@ -32,13 +31,13 @@ def dual_focal(
         reduction: "none", "mean" or "sum".
 
     Example:
+        >>> import torch
         >>> logits = torch.tensor([[2.0, 1.0, 0.0]])
         >>> round(dual_focal(logits, torch.tensor([0]), gamma=2.0).item(), 4)
         0.1369
     """
     check_inputs(logits, targets)
-    if not gamma >= 0:
-        raise wrong("gamma", "at least 0", gamma)
+    check_gamma(gamma)
     log_p = at_least_float32(logits).log_softmax(-1)
     y = targets.long()[:, None]
     log_p_y = log_p.gather(1, y)
@@ -50,8 +49,4 @@ def dual_focal(
         candidates = log_p.exp().scatter(1, y, 0.0)
     else:
         raise wrong("runner_up", "'below' or 'incorrect'", repr(runner_up))
-    p_j = candidates.amax(1)
-    log_p_y = log_p_y.squeeze(1)
-    # 1 − p_y without cancellation; kept off 0, where the power has no finite slope for γ < 1.
-    base = (p_j - torch.expm1(log_p_y)).clamp_min(torch.finfo(log_p.dtype).tiny)
-    return reduce(-(base**gamma) * log_p_y, reduction)
+    return reduce(focal_term(log_p_y.squeeze(1), gamma, p_j=candidates.amax(1)), reduction)

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal.losses._inputs import check_inputs, focal_term, reduce, true_class_log_probability
+from shiftcal.losses._inputs import check_gamma, check_inputs, focal_term, reduce, true_class_log_probability
 
 
 def focal(
@@ -24,8 +23,7 @@ def focal(
         0.3466
     """
     check_inputs(logits, targets)
-    if not gamma >= 0:
-        raise wrong("gamma", "at least 0", gamma)
+    check_gamma(gamma)
     return reduce(focal_term(true_class_log_probability(logits, targets), gamma), reduction)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_inputs, focal_term, reduce
+from shiftcal.losses._inputs import at_least_float32, check_gamma, check_inputs, focal_term, reduce
 
 Constraint = Literal["mean", "variance", "both"]
 
@@ -45,8 +45,7 @@ def max_ent(
         2.1264
     """
     check_inputs(logits, targets)
-    if not gamma >= 0:
-        raise wrong("gamma", "at least 0", gamma)
+    check_gamma(gamma)
     if constraint not in ("mean", "variance", "both"):
         raise wrong("constraint", "'mean', 'variance' or 'both'", repr(constraint))
     prior = _check_prior(class_prior, logits.shape[1])

@@ -93,20 +93,17 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     rows = -(-(len(shifts) + 1) // columns)
     figure = _figure(3.1 * columns, 2.7 * rows)
     axes = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
+    methods = [row.method for row in rows_of(records)]
     for axis, shift in zip(axes, [None, *shifts], strict=False):
-        for row in rows_of(records):
-            evaluations = [r["evaluation"] for r in records if r["method"] == row.method]
-            curve = [[100 * v for v in _curve(e, shift)] for e in evaluations]
-            severity = range(len(curve[0]))
-            colour = colour_of(row.method)
-            axis.plot(
-                severity, [statistics.mean(v) for v in zip(*curve, strict=True)], "o-", color=colour, label=row.method
-            )
-            if len(curve) > 1 and len(rows_of(records)) <= 3:
-                spread = list(zip(*curve, strict=True))
-                axis.fill_between(
-                    severity, [min(v) for v in spread], [max(v) for v in spread], color=colour, alpha=0.15
-                )
+        for method in methods:
+            evaluations = [r["evaluation"] for r in records if r["method"] == method]
+            curves = [[100 * v for v in _curve(e, shift)] for e in evaluations]
+            by_severity = list(zip(*curves, strict=True))
+            severity, colour = range(len(by_severity)), colour_of(method)
+            axis.plot(severity, [statistics.mean(v) for v in by_severity], "o-", color=colour, label=method)
+            if len(curves) > 1 and len(methods) <= 3:
+                low, high = [min(v) for v in by_severity], [max(v) for v in by_severity]
+                axis.fill_between(severity, low, high, color=colour, alpha=0.15)
         axis.set_title("mean over shifts" if shift is None else shift.replace("_", " "), fontsize=10)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
