@@ -15,7 +15,7 @@ import typer
 from shiftcal._checks import wrong
 from shiftcal.methods import METHODS
 
-# Before torch is imported: its waiting threads spin so long by default that a busy machine slows training twentyfold.
+# Before torch is imported: its waiting threads spin so long by default that a busy machine slows training about tenfold.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 app = typer.Typer(
