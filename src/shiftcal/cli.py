@@ -15,7 +15,7 @@ import typer
 from shiftcal._checks import wrong
 from shiftcal.methods import METHODS
 
-# Before torch is imported: its waiting threads spin so long by default that a busy machine slows training about tenfold.
+# Before torch is imported: by default its waiting threads spin so long that a busy machine trains ten times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 app = typer.Typer(
