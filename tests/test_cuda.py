@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from shiftcal import ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
+from shiftcal.augment import OPERATIONS, augmix
 from shiftcal.corruptions import IMPLEMENTED
 from shiftcal.data.loader import MixedEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run, load_dataset, objectives, prepare, train
+from shiftcal.training.loop import Run, load_dataset, prepare, train
 from shiftcal.training.step import Inputs, Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-FGR = partial(Objective, partial(losses.dual_focal, gamma=2.0), losses.soft_ece)
+FGR = partial(Objective, lambda logits, mix: losses.dual_focal(logits, mix.targets, gamma=2.0), losses.soft_ece)
 
 
 def images(n: int = 256) -> torch.Tensor:
@@ -49,21 +50,30 @@ def test_filter_and_corruptions_are_those_of_the_cpu() -> None:
 
 def test_metrics_are_those_of_the_cpu() -> None:
     p, y = torch.randn(500, 8).softmax(-1), torch.arange(500) % 8
-    for name in ("ece", "mce", "classwise_ece", "adaptive_ece", "nll", "brier", "accuracy"):
+    for name in ("ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece", "nll", "brier", "accuracy"):
         metric = getattr(metrics, name)
         assert metric(p.cuda(), y.cuda()) == pytest.approx(metric(p, y), rel=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_step_waits_for_the_device(method: str) -> None:
-    model, optimizer = setup()
-    _, objective = objectives(load_config("demo", [f"method={method}", "train.clip_norm=2.0"]))
-    mix, original = inputs(0), inputs(1)
-    training_step(model, optimizer, objective, mix, original)
+    sizes = ["data.train=500", "data.validation=40", "data.test=40", "device=cuda", "train.clip_norm=2.0"]
+    config = load_config("demo", [f"method={method}", *sizes])
+    run = Run(config, load_dataset(config))
+    mixed = MixedEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
+    generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(3)]
+
+    def step() -> None:
+        mix = prepare(run, batch, generators[0], generators[1])
+        shared = run.method.constraint_batch == "shared"
+        original = None if shared else prepare(run, batch, generators[2])
+        training_step(run.model, run.optimizer, run.full, mix, original)
+
+    batch = next(mixed.batches(64))
+    step()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        training_step(model, optimizer, objective, mix, original)
-        training_step(model, optimizer, objective, mix, None)
+        step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -94,18 +104,15 @@ def test_a_step_can_be_captured_in_a_graph(shared: bool) -> None:
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
-def test_preparing_a_batch_does_not_wait_for_the_device() -> None:
-    config = load_config("demo", ["data.train=500", "data.validation=40", "data.test=40", "device=cuda"])
-    run = Run(config, load_dataset(config))
-    mixed = MixedEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
+def test_augmix_is_that_of_the_cpu() -> None:
+    x = images()
+    for name, operation in OPERATIONS.items():
+        magnitude = torch.full((len(x),), 3.0)
+        difference = operation(x.cuda(), magnitude.cuda()).cpu().float() - operation(x, magnitude).float()
+        assert difference.abs().mean() < 0.01, name
     generator = torch.Generator("cuda").manual_seed(0)
-    batch = next(mixed.batches(64))
-    prepare(run, batch, generator)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        prepare(run, batch, generator)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    distances = [(augmix(y, g, views=8) - y).square().mean().item() for y, g in ((x, None), (x.cuda(), generator))]
+    assert distances[0] == pytest.approx(distances[1], rel=0.1)
 
 
 def test_a_run_on_the_gpu_learns() -> None:

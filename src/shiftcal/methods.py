@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from shiftcal._checks import unknown
+from shiftcal._checks import unknown, wrong
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Method:
         rule: How the two gradients become one, a name in `shiftcal.rectification.RULES`.
         constraint_batch: "independent": a second batch and forward pass; "shared": the main batch's unfiltered members.
         constraint_momentum: β of the running mean of the constraint's gradient; 0 uses each step's own.
-        augment: What is done to every training image, a name in `shiftcal.augment`.
+        augment: "mixup" or "augmix" of `shiftcal.augment`, with the objective that belongs to it, from the first epoch
+            on; the constraint sees images without it.
     """
 
     loss: str
@@ -30,13 +31,19 @@ class Method:
     rule: str = "none"
     constraint_batch: Literal["independent", "shared"] = "independent"
     constraint_momentum: float = 0.0
-    augment: str = "crop_flip"
+    augment: Literal["mixup", "augmix"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.augment == "mixup" and self.constraint_batch == "shared":
+            raise wrong("constraint_batch", "'independent' with mixup, whose images have two classes", "'shared'")
 
 
 # fmt: off
 METHODS: dict[str, Method] = {
     "ce":           Method("cross_entropy"),
     "ls":           Method("label_smoothing"),
+    "mixup":        Method("cross_entropy", augment="mixup"),
+    "augmix":       Method("cross_entropy", augment="augmix"),
     "flsd53":       Method("flsd53"),
     "dfl":          Method("dual_focal", gamma="dfl"),
     "maxent":       Method("max_ent"),
@@ -57,6 +64,11 @@ METHODS: dict[str, Method] = {
                            constraint_batch="shared"),
     "fgr-ema":      Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
                            constraint_momentum=0.98),
+    # Ours: FGR on top of an augmentation.
+    "fgr+mixup":    Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
+                           augment="mixup"),
+    "fgr+augmix":   Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
+                           augment="augmix"),
 }
 # fmt: on
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from shiftcal import data, methods
-from shiftcal.augment import crop_flip
+from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.data.loader import MixedEpoch
 from shiftcal.methods import METHODS, Method
 from shiftcal.training import checkpoint, loop
 from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import Run, load_dataset, objectives, prepare, train
-from shiftcal.training.step import StepReport, training_step
+from shiftcal.training.loop import Run, load_dataset, prepare, train
+from shiftcal.training.objective import objectives
+from shiftcal.training.step import Inputs, StepReport, training_step
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
 
@@ -122,6 +123,86 @@ def test_a_constraint_does_not_change_what_the_main_loss_sees(
     assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
 
 
+def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.nn.Module, Inputs, Inputs | None]]:
+    """Keep what every step is given; the model is the one in training, so that its weights go on changing."""
+    seen: list[tuple[torch.nn.Module, Inputs, Inputs | None]] = []
+
+    def watched(*arguments: Any) -> StepReport:
+        seen.append((arguments[0], arguments[3], arguments[4]))
+        return training_step(*arguments)
+
+    monkeypatch.setattr(loop, "training_step", watched)
+    return seen
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.augment == "mixup"])
+def test_mixup_mixes_two_images_with_a_share_that_varies(
+    method: str, dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = watch_steps(monkeypatch)
+    train(
+        config(f"method={method}", "train.epochs=2", "train.start=0.5", "train.augment=none"), dataset, progress=False
+    )
+    shares = torch.stack([mix.share for _, mix, _ in steps])
+    assert shares.std() > 0.1
+    assert ((shares >= 0) & (shares <= 1)).all()
+    assert all((mix.partners != mix.targets).any() for _, mix, _ in steps)
+    stored = dataset.normalise(dataset.train.images)
+    _, mix, original = steps[-1]
+    nearest = torch.cdist(mix.images.flatten(1), stored.flatten(1)).min(1).values
+    assert (nearest > 1).any() == bool(0.02 < mix.share < 0.98), "the main batch is mixed"
+    if original is not None:
+        assert torch.cdist(original.images.flatten(1), stored.flatten(1)).min(1).values.max() < 0.1
+        assert original.partners is None
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.augment == "augmix"])
+def test_augmix_adds_two_views_and_a_positive_divergence(
+    method: str, dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = watch_steps(monkeypatch)
+    recipe = config(f"method={method}", "train.epochs=2", "train.start=0.5")
+    run = train(recipe, dataset, progress=False)
+    model, mix, original = steps[-1]
+    clean, first, second = mix.images.chunk(3)
+    assert len(clean) == len(mix.targets)
+    assert not torch.equal(clean, first)
+    assert not torch.equal(first, second)
+    assert original is None or len(original.images) == len(original.targets), "the constraint sees clean images"
+    with torch.no_grad():
+        logits = model(mix.images)
+        divergence = jensen_shannon(logits.view(3, -1, logits.shape[1]))
+        main = run.full.main.args[0](logits[: len(clean)], mix.targets)
+        assert divergence > 0
+        torch.testing.assert_close(run.full.main(logits, mix), main + 12 * divergence)
+
+
+def test_an_augmentation_changes_neither_order_nor_crops(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = watch_steps(monkeypatch)
+    for method in ("ce", "augmix"):
+        train(config(f"method={method}", "train.epochs=1"), dataset, progress=False)
+    plain, augmented = steps[:8], steps[8:]
+    assert all(
+        torch.equal(a.images, b.images[: len(b.targets)]) for (_, a, _), (_, b, _) in zip(plain, augmented, strict=True)
+    )
+
+
+def test_mixup_cannot_share_its_batch_with_the_constraint() -> None:
+    with pytest.raises(ValueError, match="`constraint_batch` should be 'independent' with mixup"):
+        Method("cross_entropy", constraint="soft_ece", constraint_batch="shared", augment="mixup")
+
+
+def test_the_recipe_says_whether_images_are_cropped(dataset: data.Dataset) -> None:
+    run = Run(config("method=ce", "train.augment=none"), dataset)
+    batch = next(MixedEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
+    prepared = prepare(run, batch, torch.Generator().manual_seed(0))
+    assert torch.equal(prepared.images, dataset.normalise(batch.images))
+    with pytest.raises(ValueError, match=r"`train.augment` should be one of crop_flip, none"):
+        config("train.augment=crop")
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_resumed_run_ends_with_the_same_weights(
     dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
@@ -216,10 +297,10 @@ def test_objectives_take_the_recipes_numbers() -> None:
         config("method=weighted-sum", "gamma.fgr=4", "constraint.weight=0.25", "train.clip_norm=2")
     )
     assert plain.constraint is None
-    assert full.main.keywords == {"gamma": 4.0}
+    assert full.main.args[0].keywords == {"gamma": 4.0}
     assert full.rule.keywords == {"weight": 0.25}
     assert full.clip_norm == plain.clip_norm == 2
-    assert objectives(config("method=dfl", "gamma.dfl=7"))[0].main.keywords == {"gamma": 7.0}
+    assert objectives(config("method=dfl", "gamma.dfl=7"))[0].main.args[0].keywords == {"gamma": 7.0}
 
 
 def test_a_method_is_named_in_its_row_alone() -> None:

@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from shiftcal import ConstraintMomentum, losses, rectify
-from shiftcal.training.step import Inputs, Objective, training_step
+from shiftcal.training.step import Inputs, Objective, count_correct, training_step
 
 MAIN = partial(losses.dual_focal, gamma=2.0)
+
+
+def main_loss(logits: torch.Tensor, mix: Inputs) -> torch.Tensor:
+    return MAIN(logits, mix.targets)
 
 
 def inputs(seed: int, n: int = 16) -> Inputs:
@@ -50,7 +54,7 @@ def test_plain_step_is_plain_sgd() -> None:
     model, optimizer = setup()
     mix, before = inputs(0), flat(model)
     expected = gradient(model, MAIN(model(mix.images), mix.targets))
-    report = training_step(model, optimizer, Objective(MAIN), mix, None)
+    report = training_step(model, optimizer, Objective(main_loss), mix, None)
     torch.testing.assert_close(flat(model), before - 0.1 * expected)
     assert report.rectification is None
     assert report.gradient_norm.item() == pytest.approx(expected.norm().item())
@@ -61,7 +65,7 @@ def test_independent_constraint_is_algorithm_1() -> None:
     before = flat(model)
     main = gradient(model, MAIN(model(mix.images), mix.targets))
     constraint = gradient(model, losses.soft_ece(model(original.images), original.targets))
-    report = training_step(model, optimizer, Objective(MAIN, losses.soft_ece), mix, original)
+    report = training_step(model, optimizer, Objective(main_loss, losses.soft_ece), mix, original)
     torch.testing.assert_close(flat(model), before - 0.1 * rectify(main, constraint))
     assert report.rectification.conflict
     assert not torch.equal(rectify(main, constraint), main)
@@ -73,7 +77,7 @@ def test_shared_constraint_sees_the_unfiltered_members_only() -> None:
     main = gradient(model, MAIN(model(mix.images), mix.targets))
     clean = ~mix.filtered
     constraint = gradient(model, losses.soft_ece(model(mix.images[clean]), mix.targets[clean]))
-    training_step(model, optimizer, Objective(MAIN, losses.soft_ece, rule="sum"), mix, None)
+    training_step(model, optimizer, Objective(main_loss, losses.soft_ece, rule="sum"), mix, None)
     torch.testing.assert_close(flat(model), before - 0.1 * (main + constraint))
 
 
@@ -84,7 +88,7 @@ def test_sum_reduction_multiplies_after_the_rule_and_before_clipping() -> None:
     constraint = gradient(model, losses.soft_ece(model(original.images), original.targets))
     final = 16 * rectify(main, constraint)
     clip = 0.5 * final.norm().item()
-    objective = Objective(MAIN, losses.soft_ece, sum_reduction=True, clip_norm=clip)
+    objective = Objective(main_loss, losses.soft_ece, sum_reduction=True, clip_norm=clip)
     report = training_step(model, optimizer, objective, mix, original)
     torch.testing.assert_close(flat(model), before - 0.1 * final * 0.5, rtol=1e-5, atol=1e-9)
     assert report.gradient_norm.item() == pytest.approx(final.norm().item())
@@ -93,18 +97,18 @@ def test_sum_reduction_multiplies_after_the_rule_and_before_clipping() -> None:
 def test_momentum_state_is_carried() -> None:
     model, optimizer, mix, original = conflicting()
     state = ConstraintMomentum(0.98)
-    training_step(model, optimizer, Objective(MAIN, losses.soft_ece, momentum=state), mix, original)
+    training_step(model, optimizer, Objective(main_loss, losses.soft_ece, momentum=state), mix, original)
     assert state.mean.norm() > 0
 
 
 def test_a_non_finite_gradient_freezes_all_further_updates() -> None:
     model, optimizer = setup()
-    training_step(model, optimizer, Objective(MAIN), inputs(0), None)
+    training_step(model, optimizer, Objective(main_loss), inputs(0), None)
     before, momentum = flat(model), optimizer.state[model[1].weight]["momentum_buffer"].clone()
     bad = inputs(1)
     bad.images[0, 0, 0, 0] = float("nan")
     for batch in (bad, inputs(2)):  # the second is sound, but comes after
-        training_step(model, optimizer, Objective(MAIN), batch, None)
+        training_step(model, optimizer, Objective(main_loss), batch, None)
         assert optimizer.found_inf == 1
         assert torch.equal(flat(model), before)
         assert torch.equal(optimizer.state[model[1].weight]["momentum_buffer"], momentum)
@@ -114,3 +118,10 @@ def test_the_whole_step_is_on_one_screen() -> None:
     source = inspect.getsource(inspect.unwrap(training_step)).splitlines()
     assert len(source) <= 40
     assert len(Path(inspect.getfile(inspect.unwrap(training_step))).read_text().splitlines()) < 100
+
+
+def test_a_mixed_image_counts_for_both_classes() -> None:
+    logits = 5 * torch.eye(4)
+    targets, partners = torch.tensor([0, 1, 0, 0]), torch.tensor([3, 1, 2, 0])
+    mix = Inputs(torch.zeros(4, 3, 1, 1), targets, torch.zeros(4, dtype=torch.bool), partners, torch.tensor(0.75))
+    assert count_correct(logits, mix).item() == pytest.approx(0.75 * 2 + 0.25 * 2)

@@ -1,4 +1,8 @@
-"""Augmentations of whole batches, on the device of the images, by name."""
+"""Augmentations of whole batches, on the device of the images.
+
+AUGMENTATIONS turn stored images into stored images and belong to a recipe; `mixup` and `augmix` come with an objective
+of their own and belong to a method.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,28 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from shiftcal.augment.augmix import augmix, augmix_loss, jensen_shannon
 from shiftcal.augment.crop_flip import crop_flip
+from shiftcal.augment.mixup import Mixed, mixup, mixup_loss
+from shiftcal.augment.operations import OPERATIONS
 
 
-def unchanged(images: Tensor, generator: torch.Generator) -> Tensor:
+def unchanged(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Return the images as they are."""
     return images
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"none": unchanged, "crop_flip": crop_flip}
 
-__all__ = ["AUGMENTATIONS", "crop_flip", "unchanged"]
+__all__ = [
+    "AUGMENTATIONS",
+    "OPERATIONS",
+    "Mixed",
+    "augmix",
+    "augmix_loss",
+    "crop_flip",
+    "jensen_shannon",
+    "mixup",
+    "mixup_loss",
+    "unchanged",
+]

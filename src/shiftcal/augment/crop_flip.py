@@ -6,9 +6,12 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from shiftcal._checks import wrong
+from shiftcal.augment._inputs import check_images
+
 
 def crop_flip(
-    images: UInt8[Tensor, "batch 3 height width"], generator: torch.Generator, *, padding: int = 4
+    images: UInt8[Tensor, "batch 3 height width"], generator: torch.Generator | None = None, *, padding: int = 4
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Shift each image by up to `padding` pixels over black borders and mirror every other one.
 
@@ -19,6 +22,9 @@ def crop_flip(
         >>> crop_flip(images, torch.Generator().manual_seed(0)).shape
         torch.Size([8, 3, 32, 32])
     """
+    check_images(images)
+    if not isinstance(padding, int) or padding < 0:
+        raise wrong("padding", "an integer of at least 0", padding)
     n, _, height, width = images.shape
     device = images.device
     top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)

@@ -55,8 +55,10 @@ class Dataset:
         for split in (self.train, self.validation, self.test):
             check_range(split.targets, len(self.classes))
 
-    def normalise(self, images: UInt8[Tensor, "n 3 height width"]) -> Float[Tensor, "n 3 height width"]:
-        """Turn stored images into what a model of this data set takes."""
+    def normalise(
+        self, images: UInt8[Tensor, "n 3 height width"] | Float[Tensor, "n 3 height width"]
+    ) -> Float[Tensor, "n 3 height width"]:
+        """Turn images in grey levels 0..255 into what a model of this data set takes."""
         mean, std = _on_device(self.mean, images.device), _on_device(self.std, images.device)
         return (images.float() / 255 - mean) / std
 

@@ -32,7 +32,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimiser, schedule and length."""
+    """Optimiser, schedule, length, and what is done to every training image."""
 
     model: str = "small"
     epochs: int = 20
@@ -48,6 +48,7 @@ class TrainConfig:
     clip_norm: float | None = None
     loss_reduction: str = "mean"
     start: float = 4 / 7
+    augment: str = "crop_flip"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class Config:
 _CHOICES = {
     "train.schedule": ("one_cycle", "multi_step", "constant"),
     "train.loss_reduction": ("mean", "sum"),
+    "train.augment": ("none", "crop_flip"),
     "evaluation.temperature_criterion": ("nll", "ece"),
     "device": ("auto", "cpu", "cuda"),
 }

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shiftcal import augment, data, losses, methods, models
+from shiftcal import data, methods, models
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
+from shiftcal.augment import AUGMENTATIONS
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.loader import Batch, MixedEpoch, seeded
 from shiftcal.records import first_difference
-from shiftcal.rectification import RULES, ConstraintMomentum, add
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config
+from shiftcal.training.objective import augmented, objectives
 from shiftcal.training.schedule import learning_rate
-from shiftcal.training.step import Inputs, Objective, StepReport, training_step
+from shiftcal.training.step import Inputs, StepReport, training_step
+
+_PURPOSES = ("augment", "method augment", "constraint augment")
 
 
 class Run:
@@ -88,25 +90,6 @@ def resolve_device(name: str) -> str:
     return ("cuda" if available else "cpu") if name == "auto" else name
 
 
-def objectives(config: Config) -> tuple[Objective, Objective]:
-    """Make a method's row callable: the objective of the warm-up and that of the phase after it."""
-    method = methods.find(config.method)
-    main = getattr(losses, method.loss)
-    if method.gamma is not None:
-        main = partial(main, gamma=getattr(config.gamma, method.gamma))
-    rule = RULES[method.rule]
-    if rule is add:
-        rule = partial(add, weight=config.constraint.weight)
-    common: dict[str, Any] = {
-        "main": main,
-        "sum_reduction": config.train.loss_reduction == "sum",
-        "clip_norm": config.train.clip_norm,
-    }
-    constraint = getattr(losses, method.constraint) if method.constraint else None
-    momentum = ConstraintMomentum(method.constraint_momentum) if method.constraint_momentum else None
-    return Objective(**common), Objective(**common, constraint=constraint, rule=rule, momentum=momentum)
-
-
 def load_dataset(config: Config) -> Dataset:
     """Load the data set that a config names."""
     return data.load(**dataclasses.asdict(config.data))
@@ -154,13 +137,13 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     mixed = MixedEpoch(run.train_split, ratio=ratio, qualities=config.filter.qualities, seed=config.seed, epoch=epoch)
     independent = objective.constraint is not None and run.method.constraint_batch == "independent"
     originals = mixed.original_batches(config.train.batch_size) if independent else None
-    generators = {name: seeded(config.seed, epoch, name, run.device) for name in ("augment", "constraint augment")}
+    generators = {name: seeded(config.seed, epoch, name, run.device) for name in _PURPOSES}
     totals = Totals(run.device)
     run.model.train()
     for index, batch in enumerate(mixed.batches(config.train.batch_size)):
         step = epoch * run.steps_per_epoch + index
         run.optimizer.param_groups[0]["lr"] = learning_rate(config.train, step, run.steps_per_epoch)
-        mix = prepare(run, batch, generators["augment"])
+        mix = prepare(run, batch, generators["augment"], generators["method augment"])
         original = prepare(run, next(originals), generators["constraint augment"]) if originals else None
         report = training_step(run.model, run.optimizer, objective, mix, original)
         totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
@@ -181,10 +164,14 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     return entry
 
 
-def prepare(run: Run, batch: Batch, generator: torch.Generator) -> Inputs:
-    """Augment and normalise stored images; the low-pass filter has been applied before."""
-    images = augment.AUGMENTATIONS[run.method.augment](batch.images, generator)
-    return Inputs(run.dataset.normalise(images), batch.targets, batch.filtered)
+def prepare(run: Run, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
+    """Crop and flip as the recipe says, then normalise; the low-pass filter was applied before.
+
+    With a generator for it, the method's own augmentation comes in between: for the main batch, not the constraint's.
+    """
+    images = AUGMENTATIONS[run.config.train.augment](batch.images, generator)
+    inputs = augmented(run.method.augment if of_method else None, images, batch, of_method)
+    return dataclasses.replace(inputs, images=run.dataset.normalise(inputs.images))
 
 
 class Totals:

@@ -14,18 +14,23 @@ from shiftcal.rectification import ConstraintMomentum, Rectification, Rule, rect
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as the model takes it: normalised images, classes, and which images were low-pass filtered."""
+    """A batch as the model takes it: normalised images, classes, and which images were low-pass filtered.
 
-    images: Float[Tensor, "batch 3 height width"]
+    AugMix appends its views to the images; mixup adds the classes of the partners and the share λ of the image itself.
+    """
+
+    images: Float[Tensor, "images 3 height width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
+    partners: Int[Tensor, " batch"] | None = None
+    share: Float[Tensor, ""] | None = None
 
 
 @dataclass(frozen=True)
 class Objective:
     """What a step descends: a method's row made callable. Without a constraint it is plain training."""
 
-    main: Callable[[Tensor, Tensor], Tensor]
+    main: Callable[[Tensor, Inputs], Tensor]
     constraint: Callable[..., Tensor] | None = None
     rule: Rule | str = "rectify"
     momentum: ConstraintMomentum | None = None
@@ -53,7 +58,8 @@ def training_step(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     logits = model(mix.images)
-    main_loss = objective.main(logits, mix.targets)  # L_main(θ; b_mix)
+    main_loss = objective.main(logits, mix)  # L_main(θ; b_mix)
+    logits = logits[: len(mix.targets)]  # those of the images themselves, without AugMix's views
     if objective.constraint is None:  # lines 4–8: warm-up, or a method without a constraint
         report = None
         optimizer.zero_grad(set_to_none=True)
@@ -74,5 +80,13 @@ def training_step(
         torch.nn.utils.clip_grads_with_norm_(parameters, objective.clip_norm, norm)
     optimizer.found_inf.logical_or_(~norm.isfinite())  # type: ignore[attr-defined]
     optimizer.step()
-    correct = (logits.detach().argmax(1) == mix.targets).sum()
-    return StepReport(main_loss.detach(), correct, norm, report)
+    return StepReport(main_loss.detach(), count_correct(logits, mix), norm, report)
+
+
+def count_correct(logits: Float[Tensor, "batch classes"], mix: Inputs) -> Tensor:
+    """Count right predictions; that of a mixed image counts for both its classes by their shares."""
+    prediction = logits.detach().argmax(1)
+    correct = (prediction == mix.targets).sum()
+    if mix.partners is None or mix.share is None:
+        return correct
+    return mix.share * correct + (1 - mix.share) * (prediction == mix.partners).sum()
