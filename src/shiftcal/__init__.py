@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from shiftcal import calibrators, losses, methods, metrics
+    from shiftcal import augment, calibrators, losses, methods, metrics
     from shiftcal.corruptions import corrupt
     from shiftcal.evaluation import evaluate
     from shiftcal.filtering import dct_low_pass
@@ -31,11 +31,12 @@ _NAMES = {
     "train": "shiftcal.training.loop",
     "evaluate": "shiftcal.evaluation",
 }
-_MODULES = ("losses", "metrics", "calibrators", "methods")
+_MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
 
 __all__ = [
     "ConstraintMomentum",
     "Rectification",
+    "augment",
     "calibrators",
     "corrupt",
     "dct_low_pass",

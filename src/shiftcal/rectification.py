@@ -248,7 +248,7 @@ def _find_rule(rule: str | Rule) -> Rule:
 
 
 def _check_gradients(main: Tensor, constraint: Tensor) -> None:
-    if main.ndim != 1 or not main.is_floating_point():
+    if main.ndim != 1 or len(main) == 0 or not main.is_floating_point():
         raise wrong("main", "a flat floating-point gradient", f"{main.dtype} {list(main.shape)}")
     if constraint.shape != main.shape or constraint.dtype != main.dtype:
         raise wrong(

@@ -21,6 +21,7 @@ class Calibrator(ABC):
 
     def __init__(self) -> None:
         self._state: dict[str, Tensor] = {}
+        self._numbers: dict[str, float] = {}  # the state's scalars, read once
 
     @abstractmethod
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -39,8 +40,7 @@ class Calibrator(ABC):
         if bool((targets == targets[0]).all()):
             raise wrong("targets", "of at least two classes", f"class {int(targets[0])} alone")
         with torch.autocast(logits.device.type, enabled=False):
-            self._state = self._fit(logits.detach().double(), targets.long())
-        return self
+            return self.load_state_dict(self._fit(logits.detach().double(), targets.long()))
 
     def __call__(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         """Return calibrated logits: their softmax is the calibrated distribution."""
@@ -57,6 +57,7 @@ class Calibrator(ABC):
     def load_state_dict(self: C, state: dict[str, Tensor]) -> C:
         """Take up what another calibrator of the same kind was fitted to; returns itself."""
         self._state = {name: tensor.clone() for name, tensor in state.items()}
+        self._numbers = {name: float(tensor) for name, tensor in state.items() if tensor.ndim == 0}
         return self
 
     def _fitted(self) -> dict[str, Tensor]:

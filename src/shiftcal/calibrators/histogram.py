@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shiftcal.calibrators.base import Calibrator
 from shiftcal.metrics._inputs import check_bins
-from shiftcal.metrics.binning import bin_index, class_bin_sums, one_hot
+from shiftcal.metrics.binning import bin_index, class_bin_sums
 
 FLOOR = 1e-6  # a class that no bin has seen keeps this probability, so that its logarithm is finite
 
@@ -35,7 +35,7 @@ class HistogramBinning(Calibrator):
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         p = logits.softmax(-1)
-        sums = class_bin_sums(p, one_hot(p, targets), self.bins)
+        sums = class_bin_sums(p, targets, self.bins)
         middle = (torch.arange(self.bins, dtype=p.dtype, device=p.device) + 0.5) / self.bins
         rate = torch.where(sums.count > 0, sums.hits / sums.count.clamp(min=1), middle)
         return {"rate": rate}

@@ -32,7 +32,8 @@ class RhoNormScaling(Calibrator):
     @property
     def rho(self) -> float:
         """The fitted order of the norm."""
-        return float(self._fitted()["rho"])
+        self._fitted()
+        return self._numbers["rho"]
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         fits = []
@@ -46,7 +47,7 @@ class RhoNormScaling(Calibrator):
 
     def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         log_parameters = torch.stack([state["gamma"], state["beta"]]).log().to(logits.dtype)
-        return _scaled(logits, _norm(logits, float(state["rho"])), log_parameters)
+        return _scaled(logits, _norm(logits, self.rho), log_parameters)
 
 
 def _scaled(logits: Tensor, norm: Tensor, log_parameters: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ class TemperatureScaling(Calibrator):
     @property
     def temperature(self) -> float:
         """The fitted temperature."""
-        return float(self._fitted()["temperature"])
+        self._fitted()
+        return self._numbers["temperature"]
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         z = logits - logits.amax(1, keepdim=True)

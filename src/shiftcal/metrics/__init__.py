@@ -1,10 +1,23 @@
 """Metrics: functions of (probabilities, targets) that return fractions, and a mergeable meter."""
 
 from shiftcal.metrics.adaptive_ece import adaptive_ece
+from shiftcal.metrics.bootstrap import Interval, bootstrap_interval
 from shiftcal.metrics.classwise_ece import classwise_ece
 from shiftcal.metrics.ece import ece, mce
 from shiftcal.metrics.meter import CalibrationMeter
 from shiftcal.metrics.scores import accuracy, brier, nll
 from shiftcal.metrics.smooth_ece import smooth_ece
 
-__all__ = ["CalibrationMeter", "accuracy", "adaptive_ece", "brier", "classwise_ece", "ece", "mce", "nll", "smooth_ece"]
+__all__ = [
+    "CalibrationMeter",
+    "Interval",
+    "accuracy",
+    "adaptive_ece",
+    "bootstrap_interval",
+    "brier",
+    "classwise_ece",
+    "ece",
+    "mce",
+    "nll",
+    "smooth_ece",
+]

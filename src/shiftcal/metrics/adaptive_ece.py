@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs
-from shiftcal.metrics.binning import one_hot
+from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
 
 
 def adaptive_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
@@ -27,10 +26,10 @@ def adaptive_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor,
     n = len(probabilities)
     bins = min(bins, n)
     confidence, order = probabilities.double().sort(dim=0, stable=True)
-    hits = one_hot(probabilities, targets).double().gather(0, order)
+    hits = (targets[order] == torch.arange(probabilities.shape[1], device=order.device)).double()
     size = torch.full((bins,), n // bins, device=probabilities.device)
     size[: n % bins] += 1
     index = torch.arange(bins, device=probabilities.device).repeat_interleave(size, output_size=n)
     excess = torch.zeros(bins, probabilities.shape[1], dtype=torch.float64, device=probabilities.device)
     excess.index_add_(0, index, hits - confidence)
-    return float((excess / size[:, None]).abs().mean())
+    return fraction((excess / size[:, None]).abs().mean())

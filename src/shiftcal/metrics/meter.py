@@ -9,7 +9,7 @@ from torch import Tensor
 from shiftcal._checks import wrong
 from shiftcal.metrics._inputs import check_bins, check_inputs
 from shiftcal.metrics.adaptive_ece import adaptive_ece
-from shiftcal.metrics.binning import BinSums, bin_sums, class_bin_sums, one_hot, top_label
+from shiftcal.metrics.binning import BinSums, bin_sums, class_bin_sums, top_label
 from shiftcal.metrics.scores import sample_brier, sample_nll
 
 
@@ -46,10 +46,9 @@ class CalibrationMeter:
         if probabilities.shape[1] != self.num_classes:
             raise wrong("probabilities", f"of {self.num_classes} columns", list(probabilities.shape))
         probabilities = probabilities.detach()
-        hits = one_hot(probabilities, targets)
         self._add(
             bin_sums(*top_label(probabilities, targets), self.bins),
-            class_bin_sums(probabilities, hits, self.bins),
+            class_bin_sums(probabilities, targets, self.bins),
             torch.stack([sample_nll(probabilities, targets).sum(), sample_brier(probabilities, targets).sum()]),
         )
         if self.adaptive:
@@ -84,12 +83,16 @@ class CalibrationMeter:
     def reliability(self) -> dict[str, list[float]]:
         """Return per bin the number of samples, the mean confidence and the accuracy (0 where empty)."""
         self._count()
-        size = self._top.count.clamp(min=1)
-        return {
-            "count": self._top.count.tolist(),
-            "confidence": (self._top.confidence / size).tolist(),
-            "accuracy": (self._top.hits / size).tolist(),
-        }
+        return _reliability(self._top)
+
+    def class_reliability(self) -> list[dict[str, list[float]]]:
+        """Return the same for every class by itself: all samples are binned by its probability.
+
+        "accuracy" is then how often the class is the true one.
+        """
+        self._count()
+        sums = self._by_class
+        return [_reliability(BinSums(sums.count[k], sums.confidence[k], sums.hits[k])) for k in range(self.num_classes)]
 
     def _count(self) -> Tensor:
         n = self._top.count.sum()
@@ -102,6 +105,15 @@ class CalibrationMeter:
         self._top = _to(self._top, device) + top
         self._by_class = _to(self._by_class, device) + by_class
         self._scores = self._scores.to(device) + scores
+
+
+def _reliability(sums: BinSums) -> dict[str, list[float]]:
+    size = sums.count.clamp(min=1)
+    return {
+        "count": sums.count.tolist(),
+        "confidence": (sums.confidence / size).tolist(),
+        "accuracy": (sums.hits / size).tolist(),
+    }
 
 
 def _to(sums: BinSums, device: torch.device) -> BinSums:

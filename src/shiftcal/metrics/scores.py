@@ -6,23 +6,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_inputs
-from shiftcal.metrics.binning import one_hot, top_label
+from shiftcal.metrics._inputs import check_inputs, fraction
+from shiftcal.metrics.binning import top_label
 
 
 def accuracy(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
-    """Compute the share of samples whose most probable class is the true one.
+    """Compute the share of samples whose most probable class is the true one, (1/N) Σ_i [ŷ_i = y_i].
 
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         0.5
     """
     check_inputs(probabilities, targets)
-    return float(top_label(probabilities, targets)[1].double().mean())
+    return fraction(top_label(probabilities, targets)[1].double().mean())
 
 
 def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
-    """Compute the negative log-likelihood, the mean of −log p_y over **all** samples.
+    """Compute the negative log-likelihood, the mean of −log p_y over **all** samples (Good, 1952).
 
     A probability of exactly 0 counts as the smallest normal float64, so that the mean stays finite.
 
@@ -31,7 +31,7 @@ def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -
         0.6931
     """
     check_inputs(probabilities, targets)
-    return float(sample_nll(probabilities, targets).mean())
+    return fraction(sample_nll(probabilities, targets).mean())
 
 
 def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
@@ -42,7 +42,7 @@ def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"])
         0.5
     """
     check_inputs(probabilities, targets)
-    return float(sample_brier(probabilities, targets).mean())
+    return fraction(sample_brier(probabilities, targets).mean())
 
 
 def sample_nll(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
@@ -53,4 +53,6 @@ def sample_nll(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
 
 def sample_brier(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
     """Return the squared distance to the one-hot target per sample, in float64."""
-    return (probabilities.double() - one_hot(probabilities, targets).double()).square().sum(1)
+    y = targets.long()[:, None]
+    distance = probabilities.double().scatter_add(1, y, -torch.ones_like(y, dtype=torch.float64))
+    return distance.square().sum(1)
