@@ -44,6 +44,8 @@ test-slow: $(VENV)/.installed-dev
 
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/low_pass.py
+	$(BIN)/python benchmarks/augmix.py
+	$(BIN)/python benchmarks/flsd53.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

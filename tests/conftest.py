@@ -1,9 +1,11 @@
 """Set-up of all tests: shapes checked at run time, one thread per worker, images to work with."""
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: waiting threads hardly spin
 
@@ -13,7 +15,7 @@ import torch
 
 # Before the first import of the package: jaxtyping's annotations are checked at every call, under pytest only.
 sys.path.insert(0, str(Path(__file__).parent))
-jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
+HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -26,6 +28,21 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def untyped() -> SimpleNamespace:
+    """Import the package a second time as users do, without the checks of annotations, which cannot be traced."""
+    global HOOK
+    checked = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "shiftcal"}
+    HOOK.uninstall()
+    names = ("losses", "metrics", "calibrators", "augment", "rectification")
+    modules = {name: importlib.import_module(f"shiftcal.{name}") for name in names}
+    for name in [name for name in sys.modules if name.split(".")[0] == "shiftcal"]:
+        del sys.modules[name]
+    sys.modules.update(checked)
+    HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
+    return SimpleNamespace(**modules)
 
 
 @pytest.fixture(scope="session")

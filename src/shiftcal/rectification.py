@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: 
         tensor([1., 0.])
     """
     _check_gradients(main, constraint)
+    if not eps >= 0:
+        raise wrong("eps", "at least 0", eps)
     d = main.dot(constraint)
     squared_norm = constraint.dot(constraint)
     projected = main - d / (squared_norm + eps) * constraint
@@ -40,6 +43,8 @@ def add(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, weight: f
         tensor([1., 0.])
     """
     _check_gradients(main, constraint)
+    if not math.isfinite(weight):
+        raise wrong("weight", "finite", weight)
     return (main + weight * constraint).where(_usable(constraint.dot(constraint)), main)
 
 
@@ -56,6 +61,8 @@ def ignore(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[
 
 def pcgrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Add both gradients after projecting each off the other where they conflict (PCGrad; Yu et al., NeurIPS 2020).
+
+    It is rectify(main, constraint) + rectify(constraint, main): symmetric, where the FGR paper's rule is not.
 
     Example:
         >>> pcgrad(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))

@@ -35,7 +35,7 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
 def true_class_log_probability(logits: Tensor, targets: Tensor) -> Float[Tensor, " batch"]:
     """Return log p_y, in float32 at least."""
-    return at_least_float32(logits).log_softmax(-1).gather(1, targets.long()[:, None]).squeeze(1)
+    return -torch.nn.functional.cross_entropy(at_least_float32(logits), targets.long(), reduction="none")
 
 
 def distance_to_target(logits: Tensor, targets: Tensor) -> Float[Tensor, "batch classes"]:
@@ -50,7 +50,9 @@ def confidence_and_hits(logits: Tensor, targets: Tensor) -> tuple[Float[Tensor, 
     return confidence, (prediction == targets).to(confidence.dtype)
 
 
-def focal_term(log_p_y: Float[Tensor, " batch"], gamma: float, p_j: Tensor | float = 0.0) -> Float[Tensor, " batch"]:
+def focal_term(
+    log_p_y: Float[Tensor, " batch"], gamma: Float[Tensor, " batch"] | float, p_j: Tensor | float = 0.0
+) -> Float[Tensor, " batch"]:
     """Return −(1 − p_y + p_j)^γ · log p_y; p_j is the runner-up of the dual focal loss."""
     # 1 − p_y without cancellation; kept off 0, where the power has no finite slope for γ < 1.
     base = (p_j - torch.expm1(log_p_y)).clamp_min(torch.finfo(log_p_y.dtype).tiny)

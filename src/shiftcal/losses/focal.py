@@ -38,5 +38,5 @@ def flsd53(
     """
     check_inputs(logits, targets)
     log_p_y = true_class_log_probability(logits, targets)
-    unsure = log_p_y.exp() < 0.2
-    return reduce(torch.where(unsure, focal_term(log_p_y, 5.0), focal_term(log_p_y, 3.0)), reduction)
+    gamma = torch.where(log_p_y.detach().exp() < 0.2, 5.0, 3.0)
+    return reduce(focal_term(log_p_y, gamma), reduction)

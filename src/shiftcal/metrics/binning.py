@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-@dataclass
+@dataclass(frozen=True)
 class BinSums:
     """Per bin: how many samples, the sum of their confidence and how many were hits. Sums merge by addition."""
 
@@ -17,9 +17,10 @@ class BinSums:
     confidence: Float[Tensor, "*groups bins"]
     hits: Float[Tensor, "*groups bins"]
 
-    def __add__(self, other: BinSums) -> BinSums:
-        """Merge the sums of two disjoint sets of samples."""
-        return BinSums(self.count + other.count, self.confidence + other.confidence, self.hits + other.hits)
+    def merge(self, other: BinSums) -> BinSums:
+        """Add the sums of another, disjoint set of samples, on its device."""
+        mine = (values.to(other.count.device) for values in (self.count, self.confidence, self.hits))
+        return BinSums(*(a + b for a, b in zip(mine, (other.count, other.confidence, other.hits), strict=True)))
 
     def gap(self) -> Float[Tensor, "*groups bins"]:
         """Return |hit rate − mean confidence| per bin, 0 where a bin is empty."""

@@ -101,10 +101,9 @@ class CalibrationMeter:
         return n
 
     def _add(self, top: BinSums, by_class: BinSums, scores: Tensor) -> None:
-        device = scores.device  # the meter's sums follow the batches to their device
-        self._top = _to(self._top, device) + top
-        self._by_class = _to(self._by_class, device) + by_class
-        self._scores = self._scores.to(device) + scores
+        # The meter's sums follow the batches to their device.
+        self._top, self._by_class = self._top.merge(top), self._by_class.merge(by_class)
+        self._scores = self._scores.to(scores.device) + scores
 
 
 def _reliability(sums: BinSums) -> dict[str, list[float]]:
@@ -114,7 +113,3 @@ def _reliability(sums: BinSums) -> dict[str, list[float]]:
         "confidence": (sums.confidence / size).tolist(),
         "accuracy": (sums.hits / size).tolist(),
     }
-
-
-def _to(sums: BinSums, device: torch.device) -> BinSums:
-    return BinSums(sums.count.to(device), sums.confidence.to(device), sums.hits.to(device))
