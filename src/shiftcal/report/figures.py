@@ -18,6 +18,8 @@ _ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#e07a85", "#f0bf6c", "#b8c4ce"
 _LINES: tuple[str, ...] = (
     "#1b1b1e",
     "#8d6e63",
+    "#c0a000",
+    "#c44e52",
     "#b07aa1",
     "#f28e2b",
     "#9c755f",
@@ -27,7 +29,19 @@ _LINES: tuple[str, ...] = (
     "#59a14f",
     "#86bc86",
 )
-_LINES += ("#4e79a7", "#a0cbe8", "#7a5195", "#d37295", "#fabfd2", "#1f9e89", "#35b779", "#5c6b73", "#499894", "#79706e")
+_LINES += (
+    "#4e79a7",
+    "#a0cbe8",
+    "#7a5195",
+    "#d37295",
+    "#fabfd2",
+    "#1f9e89",
+    "#35b779",
+    "#a3a500",
+    "#e15759",
+    "#5c6b73",
+    "#79706e",
+)
 
 
 def reliability_figure(records: list[dict[str, Any]]) -> bytes:
