@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shiftcal import augment, calibrators, losses, methods, metrics
-    from shiftcal.corruptions import corrupt
+    from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
     from shiftcal.evaluation import evaluate
     from shiftcal.filtering import dct_low_pass
     from shiftcal.rectification import ConstraintMomentum, Rectification, rectified_backward, rectify
@@ -26,6 +26,8 @@ _NAMES = {
     "ConstraintMomentum": "shiftcal.rectification",
     # shifts
     "corrupt": "shiftcal.corruptions",
+    "CORRUPTIONS": "shiftcal.corruptions",
+    "EXTRA_CORRUPTIONS": "shiftcal.corruptions",
     # whole runs
     "load_config": "shiftcal.training.config",
     "train": "shiftcal.training.loop",
@@ -34,6 +36,8 @@ _NAMES = {
 _MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
 
 __all__ = [
+    "CORRUPTIONS",
+    "EXTRA_CORRUPTIONS",
     "ConstraintMomentum",
     "Rectification",
     "augment",

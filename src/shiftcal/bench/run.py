@@ -12,7 +12,7 @@ from torch import nn
 
 from shiftcal import models, records
 from shiftcal._checks import unknown, wrong
-from shiftcal.corruptions import CONSTANTS, IMPLEMENTED
+from shiftcal.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from shiftcal.data import DATASETS
 from shiftcal.data.dataset import Dataset
 from shiftcal.evaluation import evaluate
@@ -73,7 +73,7 @@ def check_config(config: Config) -> None:
     named = (
         ("train.model", [config.train.model], models.MODELS),
         ("data.name", [config.data.name], DATASETS),
-        ("evaluation.corruptions", config.evaluation.corruptions, IMPLEMENTED),
+        ("evaluation.corruptions", config.evaluation.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS),
         ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
     )
     for key, names, known in named:

@@ -6,27 +6,44 @@ import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from shiftcal._checks import unknown, wrong
-from shiftcal.corruptions.blur import gaussian_blur
-from shiftcal.corruptions.digital import brightness, contrast, jpeg_compression
-from shiftcal.corruptions.noise import gaussian_noise
+from shiftcal.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
+from shiftcal.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate, saturate
+from shiftcal.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from shiftcal.corruptions.random import Draws
+from shiftcal.corruptions.setting import Setting
+from shiftcal.corruptions.spatter import spatter
+from shiftcal.corruptions.textures import frost_source
+from shiftcal.corruptions.weather import brightness, fog, frost, snow
 from shiftcal.filtering import check_images
 
 SEVERITIES = (1, 2, 3, 4, 5)
 CONSTANTS = ("cifar", "tiny-imagenet", "imagenet")
 
-IMPLEMENTED: dict[str, Callable[[Tensor, float, int, Tensor], Tensor]] = {
-    "gaussian_noise": gaussian_noise,
-    "gaussian_blur": gaussian_blur,
-    "contrast": contrast,
-    "brightness": brightness,
-    "jpeg_compression": jpeg_compression,
+# In the benchmark's order.
+_FUNCTIONS: dict[str, Callable[[Tensor, Any, Setting], Tensor]] = {
+    function.__name__: function
+    for function in (
+        *(gaussian_noise, shot_noise, impulse_noise),
+        *(defocus_blur, glass_blur, motion_blur, zoom_blur),
+        *(snow, frost, fog, brightness),
+        *(contrast, elastic_transform, pixelate, jpeg_compression),
+        *(speckle_noise, gaussian_blur, spatter, saturate),
+    )
 }
+CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[:15]
+EXTRA_CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[15:]
+_SMALLEST = 16
+# Values worked on at a time: on a CPU what its caches hold, elsewhere what keeps memory within bounds.
+_CHUNK = {"cpu": 1 << 19}
+_CHUNK_ELSEWHERE = 1 << 26
 
 
 def corrupt(
@@ -37,17 +54,20 @@ def corrupt(
     seed: int = 0,
     constants: str = "cifar",
     indices: Int[Tensor, " batch"] | None = None,
+    frost: str | Path | None = None,
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Corrupt images as the common-corruptions benchmark does (Hendrycks & Dietterich, ICLR 2019).
 
     Args:
-        images: RGB images.
-        name: gaussian_noise, gaussian_blur, contrast, brightness or jpeg_compression.
+        images: RGB images, at least 16×16.
+        name: One of `CORRUPTIONS` or `EXTRA_CORRUPTIONS`.
         severity: 1 (mild) to 5 (strong).
         seed: Seed of the random corruptions.
         constants: Whose severities: "cifar" (32×32), "tiny-imagenet" (64×64) or "imagenet" (224×224).
         indices: Each image's position in its data set, 0..N−1 by default. An image's randomness depends on the
             seed and its index alone, not on its batch.
+        frost: A folder with photographs of frost, or "drawn". By default the photographs of the `imagecorruptions`
+            distribution where it is installed (extra `frost`), else drawings; `frost_source` tells which.
 
     Example:
         >>> images = torch.full((2, 3, 32, 32), 100, dtype=torch.uint8)
@@ -55,30 +75,35 @@ def corrupt(
         tensor(176, dtype=torch.uint8)
     """
     check_images(images)
-    if name not in IMPLEMENTED:
-        raise unknown("name", name, IMPLEMENTED)
+    if name not in _FUNCTIONS:
+        raise unknown("name", name, _FUNCTIONS)
     if severity not in SEVERITIES or not isinstance(severity, int):
         raise wrong("severity", "an integer in 1..5", severity)
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise wrong("seed", "an integer in 0..2³²−1", seed)
     if constants not in CONSTANTS:
         raise unknown("constants", constants, CONSTANTS)
+    if min(images.shape[-2:]) < _SMALLEST:
+        raise wrong("images", f"at least {_SMALLEST}×{_SMALLEST}", list(images.shape))
     if indices is None:
         indices = torch.arange(len(images), device=images.device)
     elif indices.shape != images.shape[:1] or indices.is_floating_point():
         raise wrong("indices", f"{len(images)} integers", f"{indices.dtype} {list(indices.shape)}")
     if len(images) == 0:
         return images.clone()
-    amount = _constants()[constants][name][severity - 1]
-    with torch.autocast(images.device.type, enabled=False):  # half precision would lose whole grey levels
-        corrupted = IMPLEMENTED[name](images.float() / 255, amount, seed, indices.to(images.device))
-    # Truncation, not rounding: the benchmark's generators cast. The margin undoes float32's error at whole levels.
-    return (corrupted.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)
+    function, amount = _FUNCTIONS[name], _constants()[constants][name][severity - 1]
+    indices, folder = indices.to(images.device), None if frost is None else str(frost)
+    size = max(1, _CHUNK.get(images.device.type, _CHUNK_ELSEWHERE) // images[0].numel())
+    parts = []
+    with torch.no_grad(), torch.autocast(images.device.type, enabled=False):  # half precision would lose grey levels
+        for part, index in zip(images.split(size), indices.split(size), strict=True):
+            parts.append(function(part.contiguous(), amount, Setting(Draws(seed, index), constants, folder)))
+    return torch.cat(parts)
 
 
 @cache
-def _constants() -> dict[str, dict[str, list[float]]]:
+def _constants() -> dict[str, dict[str, list[Any]]]:
     return tomllib.loads((files("shiftcal.corruptions") / "constants.toml").read_text(encoding="utf-8"))
 
 
-__all__ = ["CONSTANTS", "IMPLEMENTED", "SEVERITIES", "corrupt"]
+__all__ = ["CONSTANTS", "CORRUPTIONS", "EXTRA_CORRUPTIONS", "SEVERITIES", "corrupt", "frost_source"]
