@@ -369,7 +369,7 @@ OUT_OF_RANGE: dict[str, list[tuple[str, Any]]] = {
     "rule": [("c", 1.0), ("c", -0.1), ("weight", float("nan")), ("eps", -1.0)],
     "calibrator": [("criterion", "accuracy"), ("search", "adam"), ("bins", 0), ("bins", 1.5)],
     "augmentation": [
-        *(("alpha", value) for value in (0.0, float("nan"))),
+        *(("alpha", value) for value in (0.0, float("inf"), float("nan"))),
         *((name, value) for name in ("views", "width", "depth") for value in (0, 1.5)),
         *(("severity", value) for value in (0.0, 11.0, float("nan"))),
         *(("padding", value) for value in (-1, 0.5)),

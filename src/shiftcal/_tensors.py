@@ -11,8 +11,15 @@ from torch import Tensor
 from shiftcal._checks import wrong
 
 
+def check_tensor(name: str, value: object) -> None:
+    """Raise unless a value is a tensor at all."""
+    if not isinstance(value, Tensor):
+        raise wrong(name, "a torch.Tensor", f"a {type(value).__module__}.{type(value).__name__}")
+
+
 def check_rows(name: str, rows: Tensor) -> None:
     """Raise unless rows are floating point, one per sample, one column per class."""
+    check_tensor(name, rows)
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] < 2:
         raise wrong(name, "of shape [N, K] with N ≥ 1 and K ≥ 2", list(rows.shape))
     if not rows.is_floating_point():
@@ -21,6 +28,7 @@ def check_rows(name: str, rows: Tensor) -> None:
 
 def check_indices(targets: Tensor, size: int) -> None:
     """Raise unless targets are `size` integers."""
+    check_tensor("targets", targets)
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise wrong("targets", "integer class indices", targets.dtype)
     if targets.shape != (size,):
@@ -35,5 +43,8 @@ def check_finite(name: str, values: Tensor) -> None:
 
 def check_range(targets: Tensor, classes: int) -> None:
     """Raise unless targets are in 0..K−1 (reads values)."""
-    if not torch.compiler.is_compiling() and bool(((targets < 0) | (targets >= classes)).any()):
+    if torch.compiler.is_compiling():
+        return
+    targets = targets.long()  # in a narrow type the number of classes might not fit
+    if bool(((targets < 0) | (targets >= classes)).any()):
         raise wrong("targets", f"in 0..{classes - 1}", f"values in {int(targets.min())}..{int(targets.max())}")

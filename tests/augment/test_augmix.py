@@ -1,5 +1,7 @@
 """AugMix: each operation against Pillow, then the mixture and its consistency term."""
 
+import importlib
+import inspect
 import math
 
 import numpy as np
@@ -9,6 +11,7 @@ from PIL import Image, ImageOps
 
 from shiftcal import losses
 from shiftcal.augment import OPERATIONS, augmix, augmix_loss, jensen_shannon
+from shiftcal.augment.augmix import _operate
 
 BILINEAR = Image.Resampling.BILINEAR
 
@@ -121,6 +124,77 @@ def pipeline_distance(array: np.ndarray, rng: np.random.Generator) -> float:
     return float(np.mean((m * (mixture - array)) ** 2))
 
 
+LEVELS = torch.tensor([0.1, 0.7, 1.9, 2.7, 3.0])
+
+
+def authors_magnitude(name: str, level: float, sign: int, height: int, width: int) -> float:
+    """The magnitudes of the paper's appendix, in Python's own arithmetic."""
+    return {
+        "posterize": 4 - int(level * 4 / 10),
+        "solarize": 256 - int(level * 256 / 10),
+        "rotate": sign * int(level * 30 / 10),
+        "shear_x": sign * level * 0.3 / 10,
+        "shear_y": sign * level * 0.3 / 10,
+        "translate_x": sign * int(level * width / 3 / 10),
+        "translate_y": sign * int(level * height / 3 / 10),
+    }.get(name, 0.0)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_levels_become_the_authors_magnitudes(name: str, sign: int) -> None:
+    images = torch.randint(0, 256, (len(LEVELS), 3, 40, 70), dtype=torch.uint8)
+    drawn = torch.full((len(LEVELS),), list(OPERATIONS).index(name))
+    magnitude = torch.tensor([authors_magnitude(name, level, sign, 40, 70) for level in LEVELS.tolist()]).float()
+    expected = OPERATIONS[name](images, magnitude)
+    result = _operate(images.clone(), drawn, LEVELS, torch.full((len(LEVELS),), float(sign)))
+    assert (result.int() - expected.int()).abs().max() <= 1
+    assert (result != expected).float().mean() < 0.01
+    untouched = _operate(images.clone(), torch.full_like(drawn, -1), LEVELS, torch.ones(len(LEVELS)))
+    assert torch.equal(untouched, images)
+
+
+def test_operations_levels_signs_and_lengths_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def watched(images: torch.Tensor, *drawn: torch.Tensor) -> torch.Tensor:
+        seen.append(drawn)
+        return images
+
+    monkeypatch.setattr(importlib.import_module("shiftcal.augment.augmix"), "_operate", watched)
+    augmix(torch.zeros(3000, 3, 2, 2, dtype=torch.uint8), torch.Generator().manual_seed(0))
+    assert len(seen) == 3
+    # A chain's length is 1, 2 or 3: the second and third operation happen in two thirds and in one third of them.
+    for (drawn, _, _), share in zip(seen, (1, 2 / 3, 1 / 3), strict=True):
+        assert (drawn >= 0).float().mean().item() == pytest.approx(share, abs=0.02)
+        counts = torch.bincount(drawn[drawn >= 0], minlength=9) / (drawn >= 0).sum()
+        assert len(counts) == 9
+        torch.testing.assert_close(counts, torch.full((9,), 1 / 9), atol=0.012, rtol=0)
+    level, sign = (torch.cat([step[k] for step in seen]) for k in (1, 2))
+    assert level.min() >= 0.1
+    assert level.max() <= 3
+    assert (level < 0.105).float().mean() < 0.01, "nothing piles up at the lower end"
+    assert level.mean().item() == pytest.approx(1.55, abs=0.02)
+    assert set(sign.tolist()) == {-1.0, 1.0}
+    assert sign.mean().abs() < 0.02
+
+
+def test_every_image_has_its_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shades(images: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        """Make the three chains of an image black, dark and light."""
+        tones = torch.tensor([0, 100, 200], dtype=torch.uint8).repeat_interleave(len(images) // 3)
+        return tones[:, None, None, None].expand_as(images)
+
+    monkeypatch.setattr(importlib.import_module("shiftcal.augment.augmix"), "_operate", shades)
+    images = torch.full((2000, 3, 2, 2), 100, dtype=torch.uint8)
+    change = augmix(images, torch.Generator().manual_seed(0), views=1)[0, :, 0, 0, 0] - 100
+    # 100·(w₂ + 2·w₃ − 1)·m: with one set of weights for all it would have one sign.
+    assert 0.4 < (change > 0).float().mean() < 0.6
+    assert change.mean().abs() < 2
+    # E[m²] = 1/3 and the variance of w₃ − w₁ is 1/6.
+    assert change.square().mean().item() == pytest.approx(100**2 / 18, rel=0.1)
+
+
 def test_severity_depth_and_width_matter(natural_images: torch.Tensor) -> None:
     def distance(**options: float) -> float:
         return float(
@@ -141,6 +215,7 @@ def test_divergence_is_its_formula_zero_for_equal_views_and_at_most_log_v() -> N
     assert jensen_shannon(logits[:1].expand(3, -1, -1)).item() == pytest.approx(0, abs=1e-12)
     apart = 1e4 * torch.eye(3)[:, None, :]
     assert jensen_shannon(apart).item() == pytest.approx(math.log(3))
+    assert jensen_shannon(apart[:2]).item() == pytest.approx(math.log(2))
 
 
 def test_divergence_has_the_right_gradient() -> None:
@@ -156,12 +231,24 @@ def test_objective_is_the_main_loss_on_the_clean_view_plus_twelve_divergences() 
     torch.testing.assert_close(augmix_loss(losses.dual_focal, logits, targets), expected)
 
 
+def test_the_defaults_are_the_papers() -> None:
+    defaults = {n: p.default for f in (augmix, augmix_loss) for n, p in inspect.signature(f).parameters.items()}
+    assert {n: defaults[n] for n in ("views", "width", "depth", "severity", "weight")} == {
+        "views": 2,
+        "width": 3,
+        "depth": 3,
+        "severity": 3.0,
+        "weight": 12.0,
+    }
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input() -> None:
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
     for options, message in [
         ({"views": 0}, "`views` should be an integer of at least 1"),
         ({"width": 0}, "`width` should be an integer of at least 1"),
+        ({"depth": True}, "`depth` should be an integer of at least 1"),
         ({"depth": 1.5}, "`depth` should be an integer of at least 1"),
         ({"severity": 0.0}, "`severity` should be in 0.1..10"),
     ]:

@@ -19,7 +19,7 @@ def test_images_are_the_convex_combination(natural_images: torch.Tensor) -> None
     assert (mixed.partner != torch.arange(len(x))).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.0, 100.0])
 def test_the_share_has_the_beta_distribution(alpha: float) -> None:
     generator, images = torch.Generator().manual_seed(0), torch.zeros(1, 3, 2, 2, dtype=torch.uint8)
     shares = [mixup(images, generator, alpha=alpha).share.item() for _ in range(2000)]
@@ -48,9 +48,15 @@ def test_cross_entropy_of_two_targets_is_that_of_their_mixture() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input() -> None:
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
-    for alpha in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="`alpha` should be positive"):
+    for alpha in (0.0, 0.003, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"`alpha` should be in 0.01..1000"):
             mixup(images, alpha=alpha)
     y = torch.arange(3)
     with pytest.raises(ValueError, match=r"`partners` should be of shape \[3\], one per target"):
         mixup_loss(losses.cross_entropy, torch.zeros(3, 4), y, y[:2], torch.tensor(0.5))
+    with pytest.raises(ValueError, match=r"`share` should be one number for the batch. Found `share = \[3\]`"):
+        mixup_loss(losses.cross_entropy, torch.zeros(3, 4), y, y, torch.full((3,), 0.5))
+
+
+def test_the_default_is_the_papers() -> None:
+    assert inspect.signature(mixup).parameters["alpha"].default == 0.3

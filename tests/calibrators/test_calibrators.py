@@ -128,3 +128,27 @@ def test_isotonic_is_scikit_learns() -> None:
 
 def test_infinite_norm_is_among_the_orders() -> None:
     assert math.inf in RhoNormScaling.NORMS
+
+
+@each
+def test_fits_where_gradients_are_switched_off_for_good(kind: type) -> None:
+    logits, targets = overconfident(n=300)
+    expected = kind().fit(logits, targets)(logits)
+    with torch.inference_mode():
+        assert torch.equal(kind().fit(logits + 0, targets)(logits), expected)
+
+
+@each
+def test_other_states_and_other_numbers_of_classes_are_refused(kind: type) -> None:
+    logits, targets = overconfident(n=300)
+    calibrator = kind().fit(logits, targets)
+    with pytest.raises(ValueError, match=r"`logits` should be of 5 columns, as fitted. Found `logits = \[300, 4\]`"):
+        calibrator(logits[:, :4])
+    with pytest.raises(ValueError, match=f"`state` should be that of {kind.__name__}, with .* Found `state = .'other'"):
+        calibrator.load_state_dict({"other": torch.ones(3)})
+    assert torch.equal(calibrator(logits), kind().fit(logits, targets)(logits)), "and nothing has changed"
+
+
+def test_a_temperature_can_be_set_by_hand() -> None:
+    scaling = TemperatureScaling().load_state_dict({"temperature": torch.tensor(2.0)})
+    assert torch.equal(scaling(torch.ones(1, 7)), torch.full((1, 7), 0.5))

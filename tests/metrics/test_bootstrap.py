@@ -51,8 +51,11 @@ def test_level_seed_and_bound() -> None:
     assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
     assert interval(metrics.nll, p, y, seed=3) == interval(metrics.nll, p, y, seed=3)
     assert interval(metrics.nll, p, y, seed=3) != interval(metrics.nll, p, y, seed=4)
-    assert interval(metrics.ece, p, y, level=0.999).low == 0
-    assert interval(metrics.ece, p, y, level=0.999, at_least=-1.0).low < 0
+    free, bounded = (interval(metrics.ece, p, y, level=0.999, bounds=b) for b in ((-1.0, 1.0), (0.0, 0.03)))
+    assert free.low < 0 == bounded.low
+    assert free.high > 0.03 == bounded.high
+    negative = interval(lambda p, y: -metrics.nll(p, y), p, y)
+    assert negative.low < negative.value < negative.high < 0
 
 
 @pytest.mark.usefixtures("unchecked")

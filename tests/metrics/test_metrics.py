@@ -151,7 +151,7 @@ def test_meter_refuses() -> None:
         CalibrationMeter(3).compute()
     with pytest.raises(ValueError, match=r"`other` should be CalibrationMeter\(num_classes=3, bins=15"):
         CalibrationMeter(3).merge(CalibrationMeter(3, bins=10))
-    with pytest.raises(ValueError, match="`num_classes` should be at least 2"):
+    with pytest.raises(ValueError, match="`num_classes` should be an integer of at least 2"):
         CalibrationMeter(1)
     with pytest.raises(ValueError, match="`probabilities` should be of 3 columns"):
         CalibrationMeter(3).update(rows([0.5, 0.5]), torch.tensor([0]))
@@ -181,6 +181,7 @@ GOOD, TARGET = rows([0.5, 0.5]), torch.tensor([1])
         ),
         (rows([0.5, 0.1]), TARGET, "rows that sum to 1"),
         (rows([0.5, 0.49]), TARGET, "rows that sum to 1"),
+        (rows([0.9, 0.6]), TARGET, "rows that sum to 1"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), "N ≥ 1 and K ≥ 2. Found `probabilities = .0, 2."),
         (rows([1.0]), torch.tensor([0]), "N ≥ 1 and K ≥ 2"),
         (GOOD[0], TARGET, r"of shape \[N, K\]"),
@@ -208,3 +209,29 @@ def test_half_precision_probabilities_are_accepted() -> None:
     p, y = random_case(200, 10)
     assert metrics.ece(p.bfloat16(), y) == pytest.approx(metrics.ece(p, y), abs=0.02)
     assert np.isfinite(metrics.nll(p.half(), y))
+
+
+def test_merged_adaptive_meters_keep_what_both_have_seen() -> None:
+    p, y = random_case(300, 5)
+    meters = [CalibrationMeter(5, adaptive=True) for _ in range(2)]
+    meters[0].update(p[:100], y[:100])
+    meters[1].update(p[100:], y[100:])
+    assert meters[0].merge(meters[1]).compute()["adaptive_ece"] == pytest.approx(metrics.adaptive_ece(p, y), rel=1e-12)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_a_user_may_bring() -> None:
+    p, y = random_case(300, 256)
+    for name in BINNED + SCORES:
+        metric = getattr(metrics, name)
+        expected = metric(p, y)
+        assert metric(p, y.to(torch.uint8)) == expected, "256 classes do not fit into 8 bits, their indices do"
+        assert metric(p.clone().requires_grad_(), y) == expected
+        with pytest.raises(ValueError, match=r"`probabilities` should be a torch.Tensor. Found .* a numpy.ndarray`"):
+            metric(p.numpy(), y)
+        with pytest.raises(ValueError, match=r"`targets` should be a torch.Tensor. Found .* a builtins.list`"):
+            metric(p, y.tolist())
+    hair = torch.tensor([[1 + 1e-7, 0.0]])
+    assert metrics.ece(hair, torch.tensor([0])) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match=r"`num_classes` should be an integer .* Found `num_classes = 2.5`"):
+        CalibrationMeter(2.5)

@@ -43,3 +43,13 @@ def test_order_does_not_matter() -> None:
     p, y = case(500, 5, 1.0, seed=5)
     order = torch.from_numpy(np.random.default_rng(0).permutation(500))
     assert smooth_ece(p[order], y[order]) == pytest.approx(smooth_ece(p, y), rel=1e-9)
+
+
+def test_small_errors_agree_with_relplot_too() -> None:
+    # Of a calibrated model: the width that equals the error is small, and bisection must get near it.
+    generator = torch.Generator().manual_seed(7)
+    p = torch.randn(40000, 4, generator=generator, dtype=torch.float64).softmax(-1)
+    y = torch.multinomial(p, 1, generator=generator).squeeze(1)
+    expected = relplot.smECE(p.max(1).values.numpy(), (p.argmax(1) == y).double().numpy())
+    assert smooth_ece(p, y) < 0.01
+    assert smooth_ece(p, y) == pytest.approx(float(expected), rel=5e-3)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shiftcal import ConstraintMomentum, losses, rectify
+from shiftcal.augment import augmix_loss
 from shiftcal.training.step import Inputs, Objective, count_correct, training_step
 
 MAIN = partial(losses.dual_focal, gamma=2.0)
@@ -125,3 +126,34 @@ def test_a_mixed_image_counts_for_both_classes() -> None:
     targets, partners = torch.tensor([0, 1, 0, 0]), torch.tensor([3, 1, 2, 0])
     mix = Inputs(torch.zeros(4, 3, 1, 1), targets, torch.zeros(4, dtype=torch.bool), partners, torch.tensor(0.75))
     assert count_correct(logits, mix).item() == pytest.approx(0.75 * 2 + 0.25 * 2)
+
+
+def with_views(seed: int) -> Inputs:
+    plain = inputs(seed)
+    generator = torch.Generator().manual_seed(100 + seed)
+    views = torch.randn(2 * len(plain.images), 3, 4, 4, generator=generator, dtype=torch.float64)
+    return Inputs(torch.cat([plain.images, views]), plain.targets, plain.filtered)
+
+
+def augmix_objective(logits: torch.Tensor, mix: Inputs) -> torch.Tensor:
+    return augmix_loss(MAIN, logits, mix.targets)
+
+
+def test_views_count_once_in_a_summed_loss() -> None:
+    model, optimizer = setup()
+    mix, before = with_views(0), flat(model)
+    expected = gradient(model, augmix_loss(MAIN, model(mix.images), mix.targets))
+    training_step(model, optimizer, Objective(augmix_objective, sum_reduction=True), mix, None)
+    torch.testing.assert_close(flat(model), before - 0.1 * len(mix.targets) * expected)
+
+
+def test_a_shared_constraint_and_the_accuracy_see_the_images_themselves() -> None:
+    model, optimizer = setup()
+    mix, before = with_views(0), flat(model)
+    logits = model(mix.images)
+    clean = logits[: len(mix.targets)]
+    constraint = losses.soft_ece(clean, mix.targets, mask=~mix.filtered)
+    expected = gradient(model, augmix_loss(MAIN, logits, mix.targets) + constraint)
+    report = training_step(model, optimizer, Objective(augmix_objective, losses.soft_ece, rule="sum"), mix, None)
+    torch.testing.assert_close(flat(model), before - 0.1 * expected)
+    assert report.correct == (clean.argmax(1) == mix.targets).sum()

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.augment._inputs import check_images
+from shiftcal.augment._inputs import check_count, check_images
 from shiftcal.augment.operations import OPERATIONS, affine
 
 _NAMES = tuple(OPERATIONS)
@@ -55,8 +55,7 @@ def augmix(
     """
     check_images(images)
     for name, value in (("views", views), ("width", width), ("depth", depth)):
-        if not isinstance(value, int) or value < 1:
-            raise wrong(name, "an integer of at least 1", value)
+        check_count(name, value)
     if not 0.1 <= severity <= 10:
         raise wrong("severity", "in 0.1..10", severity)
     n, count, device = len(images), views * width * len(images), images.device

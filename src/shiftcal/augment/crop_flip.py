@@ -6,14 +6,13 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal.augment._inputs import check_images
+from shiftcal.augment._inputs import check_count, check_images
 
 
 def crop_flip(
     images: UInt8[Tensor, "batch 3 height width"], generator: torch.Generator | None = None, *, padding: int = 4
 ) -> UInt8[Tensor, "batch 3 height width"]:
-    """Shift each image by up to `padding` pixels over black borders and mirror every other one.
+    """Shift each image by up to `padding` pixels over black borders and mirror it with probability ½.
 
     It is torchvision's `RandomCrop(size, padding=4)` followed by `RandomHorizontalFlip()`, drawn per image.
 
@@ -23,8 +22,7 @@ def crop_flip(
         torch.Size([8, 3, 32, 32])
     """
     check_images(images)
-    if not isinstance(padding, int) or padding < 0:
-        raise wrong("padding", "an integer of at least 0", padding)
+    check_count("padding", padding, least=0)
     n, _, height, width = images.shape
     device = images.device
     top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)

@@ -35,8 +35,8 @@ def mixup(
         (torch.Size([8, 3, 32, 32]), torch.Size([8]), tensor(True))
     """
     check_images(images)
-    if not alpha > 0:
-        raise wrong("alpha", "positive", alpha)
+    if not 0.01 <= alpha <= 1000:  # beyond, float32 cannot tell λ from 0, ½ or 1
+        raise wrong("alpha", "in 0.01..1000", alpha)
     # What torch.distributions.Beta draws with, which takes no generator.
     concentration = torch.full((2,), float(alpha), device=images.device)
     share = torch._sample_dirichlet(concentration, generator=generator)[0]
@@ -68,4 +68,6 @@ def mixup_loss(
     """
     if partners.shape != targets.shape:
         raise wrong("partners", f"of shape {list(targets.shape)}, one per target", list(partners.shape))
+    if share.ndim != 0:
+        raise wrong("share", "one number for the batch", list(share.shape))
     return share * loss(logits, targets) + (1 - share) * loss(logits, partners)

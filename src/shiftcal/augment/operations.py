@@ -1,7 +1,7 @@
 """The nine operations of AugMix, each as Pillow does it, for a whole batch at once with one magnitude per image.
 
-Five of them are affine maps and four are tables of 256 tones, so that a batch in which every image has its own
-operation takes one resampling and one look-up.
+Five of them are affine maps, which a batch in which every image has its own takes as one resampling; four are
+tables of 256 tones.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ C = TypeVar("C", bound="Calibrator")
 class Calibrator(ABC):
     """A function of logits, fitted on held-out logits and targets; its state is a dict of tensors."""
 
+    _keys: tuple[str, ...] = ()  # what a fitted state holds at least
+
     def __init__(self) -> None:
         self._state: dict[str, Tensor] = {}
         self._numbers: dict[str, float] = {}  # the state's scalars, read once
@@ -39,14 +41,20 @@ class Calibrator(ABC):
         check_range(targets, logits.shape[1])
         if bool((targets == targets[0]).all()):
             raise wrong("targets", "of at least two classes", f"class {int(targets[0])} alone")
-        with torch.autocast(logits.device.type, enabled=False):
-            return self.load_state_dict(self._fit(logits.detach().double(), targets.long()))
+        # Solvers need gradients, also where the caller has switched them off for good.
+        with torch.autocast(logits.device.type, enabled=False), torch.inference_mode(False):
+            state = self._fit(logits.detach().clone().double(), targets.clone().long())
+        return self.load_state_dict(state | {"classes": torch.tensor(logits.shape[1])})
 
     def __call__(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         """Return calibrated logits: their softmax is the calibrated distribution."""
         check_rows("logits", logits)
         check_finite("logits", logits)
-        state = {name: tensor.to(logits.device) for name, tensor in self._fitted().items()}
+        fitted = self._fitted()
+        classes = self._numbers.get("classes", logits.shape[1])
+        if logits.shape[1] != classes:
+            raise wrong("logits", f"of {classes:.0f} columns, as fitted", list(logits.shape))
+        state = {name: tensor.to(logits.device) for name, tensor in fitted.items()}
         with torch.autocast(logits.device.type, enabled=False):
             return self._apply(logits, state)
 
@@ -56,6 +64,8 @@ class Calibrator(ABC):
 
     def load_state_dict(self: C, state: dict[str, Tensor]) -> C:
         """Take up what another calibrator of the same kind was fitted to; returns itself."""
+        if not set(self._keys) <= set(state):
+            raise wrong("state", f"that of {type(self).__name__}, with {', '.join(self._keys)}", sorted(state))
         self._state = {name: tensor.clone() for name, tensor in state.items()}
         self._numbers = {name: float(tensor) for name, tensor in state.items() if tensor.ndim == 0}
         return self

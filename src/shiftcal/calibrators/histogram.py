@@ -25,6 +25,8 @@ class HistogramBinning(Calibrator):
         tensor([0.5000, 0.5000])
     """
 
+    _keys = ("rate",)
+
     def __init__(self, bins: int = 15) -> None:
         super().__init__()
         check_bins(bins)

@@ -22,6 +22,8 @@ class IsotonicRegression(Calibrator):
         tensor([0.5000, 0.5000])
     """
 
+    _keys = ("x0", "y0")
+
     def __repr__(self) -> str:
         return "IsotonicRegression()"
 

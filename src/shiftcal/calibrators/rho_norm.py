@@ -24,6 +24,8 @@ class RhoNormScaling(Calibrator):
         True
     """
 
+    _keys = ("rho", "gamma", "beta")
+
     NORMS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, math.inf)
 
     def __repr__(self) -> str:

@@ -30,6 +30,8 @@ class TemperatureScaling(Calibrator):
         tensor([0.8000, 0.0000])
     """
 
+    _keys = ("temperature",)
+
     def __init__(self, criterion: Literal["nll", "ece"] = "nll", search: Literal["grid", "lbfgs"] = "grid") -> None:
         super().__init__()
         if criterion not in ("nll", "ece"):

@@ -20,6 +20,8 @@ class VectorScaling(Calibrator):
         tensor([0.5000, 0.5000])
     """
 
+    _keys = ("weight", "bias")
+
     def __repr__(self) -> str:
         return "VectorScaling()"
 

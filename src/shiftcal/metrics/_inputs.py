@@ -20,12 +20,13 @@ def check_inputs(probabilities: Tensor, targets: Tensor) -> None:
     check_indices(targets, len(probabilities))
     if torch.compiler.is_compiling():
         return
-    smallest, largest = torch.aminmax(probabilities)
-    if not bool((smallest >= 0) & (largest <= 1)):  # one pass: a NaN is neither
+    smallest, largest = torch.aminmax(probabilities.detach())
+    rounding = 4 * torch.finfo(probabilities.dtype).eps  # a softmax may end a hair above 1
+    if not bool((smallest >= 0) & (largest <= 1 + rounding)):  # one pass: a NaN is neither
         check_finite("probabilities", probabilities)
         span = f"[{smallest:.9g}, {largest:.9g}]"
         raise wrong("probabilities", "in [0, 1] (apply softmax to logits first)", span)
-    low, high = torch.aminmax(probabilities.sum(1, dtype=torch.float64))
+    low, high = torch.aminmax(probabilities.detach().sum(1, dtype=torch.float64))
     tolerance = 1e-3 if probabilities.dtype in (torch.float32, torch.float64) else 2e-2
     if not bool((low > 1 - tolerance) & (high < 1 + tolerance)):
         raise wrong("probabilities", "of rows that sum to 1", f"row sums in [{low:.4g}, {high:.4g}]")
@@ -40,4 +41,4 @@ def check_bins(bins: int) -> None:
 
 def fraction(value: Tensor) -> float:
     """Read a metric's value; inside `torch.compile` it stays a tensor on its device."""
-    return typing.cast(float, value) if torch.compiler.is_compiling() else float(value)
+    return typing.cast(float, value) if torch.compiler.is_compiling() else float(value.detach())

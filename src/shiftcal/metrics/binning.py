@@ -37,7 +37,7 @@ def bin_index(confidence: Float[Tensor, "*shape"], bins: int) -> Tensor:
         inner = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
         return torch.bucketize(confidence, inner)
     # A shorter float times M is exact in float64, so that this is the same bin, found four times as fast.
-    return (confidence.double() * bins).ceil_().sub_(1).clamp_(min=0).long()
+    return (confidence.double() * bins).ceil_().sub_(1).clamp_(0, bins - 1).long()
 
 
 def bin_sums(confidence: Float[Tensor, " n"], hits: Bool[Tensor, " n"], bins: int) -> BinSums:

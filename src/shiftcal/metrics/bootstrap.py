@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -31,15 +32,15 @@ def bootstrap_interval(
     resamples: int = 1000,
     method: Literal["basic", "percentile"] = "basic",
     seed: int = 0,
-    at_least: float = 0.0,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
     progress: bool = True,
 ) -> Interval:
     """Estimate a metric's confidence interval [2v − q_high, 2v − q_low] from resamples (Efron & Tibshirani, 1993).
 
     v is the value on the whole set, and q_low, q_high are quantiles over sets of n samples drawn with replacement.
     A binned error of few samples is too high, and resampling raises it once more. The basic interval takes that off;
-    the "percentile" interval [q_low, q_high] does not, and never contains the truth where a model is calibrated well
-    (tests/metrics/test_bootstrap.py). Near zero the basic one contains it less often than `level` says, too.
+    the "percentile" interval [q_low, q_high] does not, and hardly ever contains the truth where a model is calibrated
+    well (tests/metrics/test_bootstrap.py). Near zero the basic one contains it less often than `level` says, too.
 
     Args:
         metric: A function of probabilities and targets, such as `shiftcal.metrics.ece`.
@@ -49,7 +50,7 @@ def bootstrap_interval(
         resamples: How many sets to draw.
         method: "basic" or "percentile".
         seed: Seed of the draws.
-        at_least: The smallest value that the metric can take; ends below are moved there.
+        bounds: The smallest and largest value that the metric can take, such as (0, 1); ends beyond are moved there.
         progress: Show a progress bar on a terminal.
 
     Example:
@@ -78,4 +79,5 @@ def bootstrap_interval(
     low, high = torch.tensor(values, dtype=torch.float64).quantile(tails).tolist()
     if method == "basic":
         low, high = 2 * value - high, 2 * value - low
-    return Interval(value, max(low, at_least), max(high, at_least))
+    least, most = bounds
+    return Interval(value, min(max(low, least), most), min(max(high, least), most))

@@ -28,8 +28,8 @@ class CalibrationMeter:
     """
 
     def __init__(self, num_classes: int, bins: int = 15, adaptive: bool = False) -> None:
-        if num_classes < 2:
-            raise wrong("num_classes", "at least 2", num_classes)
+        if not isinstance(num_classes, int) or num_classes < 2:
+            raise wrong("num_classes", "an integer of at least 2", num_classes)
         check_bins(bins)
         self.num_classes, self.bins, self.adaptive = num_classes, bins, adaptive
         self._top = BinSums(*torch.zeros(3, bins, dtype=torch.float64))
@@ -76,7 +76,10 @@ class CalibrationMeter:
             "classwise_ece": float(self._by_class.expected_error().mean()),
         }
         if self.adaptive:
-            probabilities, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+            device = self._scores.device
+            probabilities, targets = (
+                torch.cat([p.to(device) for p in parts]) for parts in zip(*self._kept, strict=True)
+            )
             result["adaptive_ece"] = adaptive_ece(probabilities, targets, bins=self.bins)
         return result
 

@@ -24,7 +24,8 @@ def accuracy(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n
 def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the negative log-likelihood, the mean of −log p_y over **all** samples (Good, 1952).
 
-    A probability of exactly 0 counts as the smallest normal float64, so that the mean stays finite.
+    A probability of exactly 0 counts as the smallest normal float64, so that the mean stays finite. Half precision
+    makes such zeros of what is merely small: take the softmax in float32 at least.
 
     Example:
         >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
