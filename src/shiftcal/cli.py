@@ -109,6 +109,88 @@ def report(
         _report(records, out or directory, f"shiftcal: {directory.resolve().name}")
 
 
+@app.command(
+    help="""Write corrupted copies of a test set: noise, blur, weather and digital corruptions at five severities.
+
+    SRC is an .npy file of uint8 images [N, H, W, 3], with labels.npy beside it, or a folder with one folder of images
+    for each class. DST gets CIFAR-10-C's layout for the former (NAME.npy with the severities one after the other, and
+    labels.npy) and ImageNet-C's for the latter (NAME/SEVERITY/CLASS/FILE). The same command completes what was
+    interrupted.
+
+    Example: shiftcal corrupt test.npy corrupted --constants cifar
+
+    Example: shiftcal corrupt photo.jpg sheet.png --preview --constants imagenet"""
+)
+def corrupt(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="An .npy file, a folder of class folders, an image.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="A new folder; with --preview, a PNG file.")],
+    constants: Annotated[
+        str, typer.Option(help="Whose severities: cifar (32×32), tiny-imagenet (64×64) or imagenet (224×224).")
+    ] = "cifar",
+    names: Annotated[str, typer.Option(help="Corruptions, comma-separated; all: the 15, extra: the 4 others.")] = "all",
+    severities: Annotated[str, typer.Option(help="Severities, comma-separated.")] = "1,2,3,4,5",
+    seed: Annotated[int, typer.Option(help="Seed of the random corruptions.")] = 0,
+    frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="An .npy file of class indices for an .npy SRC.")] = None,
+    layout: Annotated[str | None, typer.Option(help="arrays or tree, instead of what SRC suggests.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize and cut files to SIZE×SIZE, as ImageNet-C does.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    preview: Annotated[bool, typer.Option("--preview", help="Write one contact sheet of the first image.")] = False,
+) -> None:
+    """Write corrupted test sets; the decorator's help says what they are."""
+    with _friendly(destination):
+        from shiftcal import corrupted_sets
+        from shiftcal.training.loop import resolve_device
+
+        chosen = _names(names)
+        levels = _severities(severities)
+        images = corrupted_sets.open_source(source, labels=labels, size=size)
+        if preview:
+            _preview(images, destination, chosen, constants, seed, frost)
+            return
+        corrupted_sets.write_corrupted(
+            images,
+            destination,
+            names=chosen,
+            severities=levels,
+            constants=constants,
+            seed=seed,
+            frost=frost,
+            layout=layout,  # type: ignore[arg-type]
+            device=resolve_device(device),
+        )
+        typer.echo(f"Corrupted sets: {destination}")
+
+
+def _names(text: str) -> list[str]:
+    from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+
+    groups = {"all": CORRUPTIONS, "extra": EXTRA_CORRUPTIONS}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    return list(dict.fromkeys(name for word in words for name in groups.get(word, (word,))))
+
+
+def _severities(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word in ("1", "2", "3", "4", "5") for word in words):
+        raise wrong("severities", "one or more of 1, 2, 3, 4, 5, comma-separated", repr(text))
+    return sorted({int(word) for word in words})
+
+
+def _preview(source: Any, path: Path, names: list[str], constants: str, seed: int, frost: str | None) -> None:
+    from shiftcal import corrupted_sets
+    from shiftcal.records import write_atomically
+    from shiftcal.report.figures import contact_sheet
+
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise wrong("DST", "a PNG file with --preview", repr(str(path)))
+    labels, rows = corrupted_sets.preview(source, names=names, constants=constants, seed=seed, frost=frost)
+    sheet = contact_sheet([label.replace("_", " ") for label in labels], rows, ["clean", "1", "2", "3", "4", "5"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, sheet)
+    typer.echo(f"Contact sheet: {path}")
+
+
 def _report(records: list[dict[str, Any]], out: Path, title: str) -> None:
     from shiftcal.report.page import write_report
     from shiftcal.report.table import print_table

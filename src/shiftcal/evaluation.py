@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
-from shiftcal.corruptions import SEVERITIES, corrupt
+from shiftcal.corruptions import CORRUPTIONS, SEVERITIES, corrupt, frost_source
+from shiftcal.data.corrupted import load_corrupted
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
 
@@ -22,6 +24,8 @@ def evaluate(
     *,
     corruptions: Sequence[str] = (),
     constants: str = "cifar",
+    frost: str | None = None,
+    corrupted: str | Path | None = None,
     bins: int = 15,
     temperature_criterion: Literal["nll", "ece"] = "nll",
     batch_size: int = 500,
@@ -32,10 +36,25 @@ def evaluate(
     The temperature is fitted on the validation images and applied to every test set; `ece_ts` is the ECE after it.
     Shifts are the data set's own and the named corruptions, each at five severities.
 
+    Args:
+        model: Takes normalised images, returns logits.
+        dataset: Validation and test images, and shifts of its own.
+        corruptions: Names in `CORRUPTIONS` and `EXTRA_CORRUPTIONS`; ("all",) is the 15 of the benchmark.
+        constants: Whose severities, see `corrupt`.
+        frost: Where frost's photographs come from, see `corrupt`.
+        corrupted: A folder with the corrupted sets on disk, published or written by `shiftcal corrupt`, to be read
+            instead of being made on the fly.
+        bins: Number of bins.
+        temperature_criterion: What temperature scaling minimises on the validation images.
+        batch_size: Images at a time.
+        progress: Show progress.
+
     Returns:
         Plain data, all metrics as fractions: `temperature`; `validation` and `id` (clean test set); `shifts`, one row
-        for each shift and severity; `shifted`, their mean; `reliability`, bins of `id` and of all shifts together.
+        for each shift and severity; `shifted`, their mean; `reliability`, bins of `id` and of all shifts together;
+        `corruptions`, where the corrupted images came from.
     """
+    corruptions = named(corruptions)
     total = 2 + len(SEVERITIES) * (len(dataset.shifts) + len(corruptions))
     with Progress("evaluate", total, enabled=progress) as bar:
         logits = predict(model, dataset, dataset.validation, batch_size)
@@ -50,7 +69,7 @@ def evaluate(
         clean, clean_meter = measure(dataset.test)
         rows: list[dict[str, Any]] = []
         pooled = CalibrationMeter(len(dataset.classes), bins)
-        for shift, severity, split in shifted_splits(dataset, corruptions, constants):
+        for shift, severity, split in shifted_splits(dataset, corruptions, constants, frost=frost, corrupted=corrupted):
             metrics, meter = measure(split)
             rows.append({"shift": shift, "severity": severity, **metrics})
             pooled.merge(meter)
@@ -61,18 +80,38 @@ def evaluate(
         "id": clean,
         "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
         "shifts": rows,
+        "corruptions": {
+            "constants": constants,
+            "frost": frost_source(frost) if "frost" in corruptions and corrupted is None else None,
+            "read_from": None if corrupted is None else Path(corrupted).name,
+        },
         "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
     }
 
 
-def shifted_splits(dataset: Dataset, corruptions: Sequence[str], constants: str) -> Iterator[tuple[str, int, Split]]:
+def named(corruptions: Sequence[str]) -> tuple[str, ...]:
+    """Write out ("all",), the 15 corruptions of the benchmark."""
+    return tuple(name for word in corruptions for name in (CORRUPTIONS if word == "all" else (word,)))
+
+
+def shifted_splits(
+    dataset: Dataset,
+    corruptions: Sequence[str],
+    constants: str,
+    *,
+    frost: str | None = None,
+    corrupted: str | Path | None = None,
+) -> Iterator[tuple[str, int, Split]]:
     """Yield the data set's own shifts, then the corruptions of its test images, by name and severity."""
     for name, splits in dataset.shifts.items():
         for severity, split in enumerate(splits, start=1):
             yield name, severity, split
     for name in corruptions:
         for severity in SEVERITIES:
-            images = corrupt(dataset.test.images, name, severity, constants=constants)
+            if corrupted is not None:
+                yield name, severity, load_corrupted(corrupted, name, severity, classes=dataset.classes)
+                continue
+            images = corrupt(dataset.test.images, name, severity, constants=constants, frost=frost)
             yield name, severity, Split(images, dataset.test.targets)
 
 

@@ -73,7 +73,7 @@ def check_config(config: Config) -> None:
     named = (
         ("train.model", [config.train.model], models.MODELS),
         ("data.name", [config.data.name], DATASETS),
-        ("evaluation.corruptions", config.evaluation.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS),
+        ("evaluation.corruptions", config.evaluation.corruptions, ("all", *CORRUPTIONS, *EXTRA_CORRUPTIONS)),
         ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
     )
     for key, names, known in named:
@@ -112,6 +112,8 @@ def evaluate_with(config: Config, model: nn.Module, dataset: Dataset, *, progres
         dataset,
         corruptions=config.evaluation.corruptions,
         constants=config.evaluation.constants,
+        frost=config.evaluation.frost,
+        corrupted=config.evaluation.corrupted,
         bins=config.evaluation.bins,
         temperature_criterion=config.evaluation.temperature_criterion,  # type: ignore[arg-type]
         batch_size=config.evaluation.batch_size,

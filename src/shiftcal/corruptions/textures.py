@@ -33,6 +33,11 @@ def frost_source(frost: str | Path | None = None) -> str:
     return _PACKAGE if _package_folder() is not None else _DRAWN
 
 
+def check_frost(frost: str | None) -> None:
+    """Raise unless there are images of frost where they should be."""
+    _load(frost)
+
+
 def _package_folder() -> Path | None:
     """Find the photographs without importing the package, whose release no longer imports."""
     spec = importlib.util.find_spec(_PACKAGE)

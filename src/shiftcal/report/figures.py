@@ -129,6 +129,27 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     return _png(figure)
 
 
+def contact_sheet(labels: list[str], rows: list[list[Any]], columns: list[str]) -> bytes:
+    """Lay images of one size out in rows with a label each, under a heading for each column."""
+    import numpy as np
+
+    height, width = rows[0][0].shape[:2]
+    gap = max(1, height // 16)
+    sheet = np.full((len(rows) * (height + gap) - gap, len(columns) * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row):
+            sheet[i * (height + gap) :, j * (width + gap) :][:height, :width] = image
+    figure = _figure(1.1 * len(columns) + 2.2, 1.1 * len(rows) * height / width + 0.4)
+    axis = figure.add_subplot()
+    axis.imshow(sheet, interpolation="nearest")
+    axis.set_xticks([j * (width + gap) + width / 2 for j in range(len(columns))], columns)
+    axis.set_yticks([i * (height + gap) + height / 2 for i in range(len(rows))], labels)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    return _png(figure)
+
+
 def colour_of(method: str) -> str:
     """Return a method's colour; unknown methods share the last one."""
     names = list(METHODS)

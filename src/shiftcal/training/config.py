@@ -77,12 +77,14 @@ class ConstraintConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Bins, what temperature scaling minimises, and the corruptions of the test set."""
+    """Bins, what temperature scaling minimises, and the corruptions of the test set, made or read from a folder."""
 
     bins: int = 15
     temperature_criterion: str = "nll"
     corruptions: tuple[str, ...] = ()
     constants: str = "cifar"
+    frost: str | None = None
+    corrupted: str | None = None
     batch_size: int = 500
 
 

@@ -1,0 +1,78 @@
+"""Corrupted test sets on disk, in the layouts of CIFAR-10-C and ImageNet-C: the published files or our own.
+
+CIFAR-10-C: `<name>.npy` holds the images of all severities one after the other, 5 × 10,000, and `labels.npy` their
+classes. ImageNet-C: `<name>/<severity>/<class>/<file>`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from shiftcal._checks import wrong
+from shiftcal.data.dataset import Split
+from shiftcal.data.images import find_images, open_array, open_images, read_image, to_tensor
+from shiftcal.records import read_object
+
+MANIFEST = "corrupted.json"
+_SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def load_corrupted(
+    root: str | Path, name: str, severity: int, *, classes: tuple[str, ...] | None = None, size: int | None = None
+) -> Split:
+    """Load one corruption at one severity from a folder in either layout.
+
+    Args:
+        root: The folder with `<name>.npy` files or `<name>/<severity>` folders.
+        name: The corruption.
+        severity: 1 to 5.
+        classes: For the layout of ImageNet-C, the data set's class folders in order: others are left out, as the
+            published Tiny-ImageNet-C needs, whose frost has a thousand. By default all folders there are.
+        size: For the layout of ImageNet-C, the number of images to expect, if known.
+    """
+    root = Path(root)
+    if (root / f"{name}.npy").is_file():
+        return _from_array(root, name, severity)
+    if (root / name / str(severity)).is_dir():
+        return _from_tree(root / name / str(severity), classes, size)
+    raise wrong("root", f"a folder with {name}.npy or {name}/{severity}", str(root))
+
+
+def severities_of(root: Path) -> tuple[int, ...]:
+    """Tell which severities an array of our own holds; published ones hold all five."""
+    manifest = root / MANIFEST
+    return tuple(read_object(manifest)["severities"]) if manifest.is_file() else _SEVERITIES
+
+
+def _from_array(root: Path, name: str, severity: int) -> Split:
+    severities = severities_of(root)
+    if severity not in severities:
+        raise wrong("severity", f"one of {', '.join(map(str, severities))}, which the files hold", severity)
+    images = open_images(root / f"{name}.npy")
+    count, rest = divmod(len(images), len(severities))
+    if rest:
+        expected = f"as many images for each of {len(severities)} severities"
+        raise wrong("file", expected, f"{root / f'{name}.npy'}: {len(images)} images")
+    labels = open_array(root / "labels.npy")
+    if labels.shape not in ((len(images),), (count,)) or labels.dtype.kind not in "ui":
+        expected = f"{len(images)} class indices (or {count}), as {name}.npy has images"
+        raise wrong("file", expected, f"{root / 'labels.npy'}: {labels.dtype} {list(labels.shape)}")
+    start = severities.index(severity) * count
+    targets = labels[start : start + count] if len(labels) == len(images) else labels
+    return Split(to_tensor(images[start : start + count]), torch.from_numpy(targets.astype("int64")))
+
+
+def _from_tree(folder: Path, classes: tuple[str, ...] | None, size: int | None) -> Split:
+    tree = find_images(folder, classes)
+    if size is not None and len(tree.files) != size:
+        raise wrong("folder", f"one with {size} images", f"{folder}, with {len(tree.files)}")
+    first = read_image(tree.files[0])
+    images = torch.empty(len(tree.files), *first.shape, dtype=torch.uint8)
+    for place, path in enumerate(tree.files):
+        image = read_image(path)
+        if image.shape != first.shape:
+            raise wrong("folder", f"one with images of one size, {list(first.shape)}", f"{path}: {list(image.shape)}")
+        images[place] = image
+    return Split(images, torch.tensor(tree.targets))
