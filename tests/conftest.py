@@ -15,6 +15,8 @@ import torch
 
 # Before the first import of the package: jaxtyping's annotations are checked at every call, under pytest only.
 sys.path.insert(0, str(Path(__file__).parent))
+from made_images import make_natural_images
+
 HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -61,15 +63,3 @@ def odd_images() -> torch.Tensor:
 def even_images() -> torch.Tensor:
     """Images of even sides that are no multiple of 8 or 16."""
     return make_natural_images(40, 28, 44)
-
-
-def make_natural_images(count: int, height: int, width: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    fy, fx = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)
-    # CIFAR-10's amplitudes fall as f^-1.45 up to half the highest frequency, then faster.
-    amplitude = torch.hypot(fy, fx).clamp_min(1 / max(height, width)) ** -1.5
-    noise = torch.randn(count, 4, height, width, generator=generator)
-    planes = torch.fft.irfft2(torch.fft.rfft2(noise) * amplitude, s=(height, width))
-    planes = planes / planes.std((2, 3), keepdim=True)
-    images = 120 + 45 * planes[:, :1] + 15 * planes[:, 1:]
-    return images.clamp(0, 255).to(torch.uint8)

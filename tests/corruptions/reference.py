@@ -62,14 +62,15 @@ def defocus_blur(image: Array, amount: list[float], rng: np.random.Generator) ->
     return finish(np.dstack([cv2.filter2D(image[..., c] / 255, -1, kernel) for c in range(3)]))
 
 
-def glass_blur(image: Array, amount: list[float], rng: np.random.Generator) -> Array:
+def glass_blur(image: Array, amount: list[float], rng: np.random.Generator, *, one_by_one: bool = False) -> Array:
+    """Copy pixels; the generators draw `one_by_one`, which takes much longer and is the same."""
     sigma, reach, times = amount
     x = finish(gaussian(image / 255, sigma))
     for _ in range(times):
-        offset = rng.integers(-reach, reach, (*x.shape[:2], 2)).tolist()
+        offset = [] if one_by_one else rng.integers(-reach, reach, (*x.shape[:2], 2)).tolist()
         for row in range(len(x) - reach, reach, -1):
             for column in range(x.shape[1] - reach, reach, -1):
-                right, down = offset[row][column]
+                right, down = rng.integers(-reach, reach, 2) if one_by_one else offset[row][column]
                 x[row, column] = x[row + down, column + right]  # the generator's "swap" of two views copies
     return finish(gaussian(x / 255, sigma))
 
@@ -125,24 +126,20 @@ def frost(
 
 
 def plasma(size: int, decay: float, rng: np.random.Generator) -> Array:
-    """Diamond-square on a torus, point by point."""
-    cloud = np.zeros((size, size))
-    step, wibble = size, 100.0
-    while step >= 2:
-        half = step // 2
+    """Diamond-square on a torus: every point is the mean of four neighbours half a step away, plus noise."""
+    cloud, half, wibble = np.zeros((size, size)), size // 2, 100.0
 
-        def mean(points: list[tuple[int, int]], wibble: float = wibble) -> float:
-            total = sum(cloud[i % size, j % size] for i, j in points)
-            return total / 4 + wibble * rng.uniform(-wibble, wibble)
+    def fill(rows: slice, columns: slice, neighbours: list[tuple[int, int]]) -> None:
+        total = sum(np.roll(cloud, shift, (0, 1))[rows, columns] for shift in neighbours)
+        cloud[rows, columns] = total / 4 + wibble * rng.uniform(-wibble, wibble, total.shape)
 
-        for i in range(half, size, step):
-            for j in range(half, size, step):
-                cloud[i, j] = mean([(i + a, j + b) for a in (-half, half) for b in (-half, half)])
-        for offset_i, offset_j in ((0, half), (half, 0)):
-            for i in range(offset_i, size, step):
-                for j in range(offset_j, size, step):
-                    cloud[i, j] = mean([(i - half, j), (i + half, j), (i, j - half), (i, j + half)])
-        step, wibble = half, wibble / decay
+    while half >= 1:
+        corners, middles = slice(0, size, 2 * half), slice(half, size, 2 * half)
+        cross = [(half, 0), (-half, 0), (0, half), (0, -half)]
+        fill(middles, middles, [(a, b) for a in (half, -half) for b in (half, -half)])
+        fill(corners, middles, cross)
+        fill(middles, corners, cross)
+        half, wibble = half // 2, wibble / decay
     cloud -= cloud.min()
     return cloud / cloud.max()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from made_images import write_textures
 from PIL import Image
 
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
@@ -190,14 +191,6 @@ def test_chains_of_copies_are_those_of_a_scan(reach: int) -> None:
                 down, right = offset[image, :, row, column].tolist()
                 values[row, column] = values[row + down, column + right]
         assert source[image].tolist() == values.flatten().tolist()
-
-
-def write_textures(folder: Path, count: int = 6, size: tuple[int, int] = (400, 300)) -> None:
-    rng = np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    for k in range(count):
-        coarse = Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8))
-        coarse.resize(size, Image.Resampling.BICUBIC).save(folder / f"{k}.png")
 
 
 def test_frost_comes_from_the_users_folder(tmp_path: Path, natural_images: torch.Tensor) -> None:

@@ -13,10 +13,9 @@ from shiftcal.corruptions import SEVERITIES, _constants
 from shiftcal.corruptions.blur import smear
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import reference
-from conftest import make_natural_images
-from test_corruptions import RANDOM, write_textures
+from made_images import make_natural_images, write_textures
+from test_corruptions import RANDOM
 
 SIDES = {"cifar": 32, "tiny-imagenet": 64, "imagenet": 224}
 DETERMINISTIC = [name for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS) if name not in RANDOM]

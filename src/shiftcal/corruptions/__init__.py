@@ -42,7 +42,7 @@ CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[:15]
 EXTRA_CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[15:]
 _SMALLEST = 16
 # Values worked on at a time: on a CPU what its caches hold, elsewhere what keeps memory within bounds.
-_CHUNK = {"cpu": 1 << 19}
+_CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 26
 
 
