@@ -46,6 +46,7 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/low_pass.py
 	$(BIN)/python benchmarks/augmix.py
 	$(BIN)/python benchmarks/flsd53.py
+	$(BIN)/python benchmarks/corruptions.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

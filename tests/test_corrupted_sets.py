@@ -131,6 +131,25 @@ def test_an_image_is_the_same_in_either_layout_and_batch(
     assert torch.equal(first.targets, second.targets)
 
 
+@pytest.mark.parametrize("limit", [1 << 28, 3072])
+def test_files_are_decoded_once_if_they_fit(
+    limit: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+
+    def counted(path: Path, size: int | None = None) -> torch.Tensor:
+        reads.append(path)
+        return read_image(path, size)
+
+    monkeypatch.setattr("shiftcal.corrupted_sets.read_image", counted)
+    monkeypatch.setattr("shiftcal.corrupted_sets._KEPT_BYTES", limit)
+    source = open_source(folder)
+    next(source.batches())  # a look at the first alone keeps nothing
+    reads.clear()
+    write_corrupted(source, tmp_path / "out", names=["contrast"], severities=[1, 2, 3], progress=False)
+    assert len(reads) == (12 if limit > 3072 else 36)
+
+
 def test_an_interrupted_run_is_completed(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, out = open_source(clean), tmp_path / "out"
     write_corrupted(source, tmp_path / "whole", names=NAMES, progress=False)

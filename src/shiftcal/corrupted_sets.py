@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,8 @@ from shiftcal.data.images import EXTENSIONS, Array, find_images, open_array, ope
 from shiftcal.records import environment, first_difference, is_free, read_object, write_json
 
 Layout = Literal["arrays", "tree"]
-_VALUES_AT_A_TIME = 1 << 22  # of images in memory
+_VALUES_AT_A_TIME = 1 << 22
+_KEPT_BYTES = 1 << 28  # of decoded files, below which they are kept for the next corruption
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Source:
     root: Path
     targets: Array | None
     size: int | None = None
+    _kept: list[tuple[int, Tensor]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.files) if self.array is None else len(self.array)
@@ -46,6 +48,18 @@ class Source:
             for start in range(0, len(self.array), count):
                 yield start, to_tensor(self.array[start : start + count])
             return
+        if self._kept:
+            yield from self._kept
+            return
+        done: list[tuple[int, Tensor]] = []
+        total = 0
+        for start, images in self._read():
+            total += images.numel()
+            done = [*done, (start, images)] if total <= _KEPT_BYTES else []
+            yield start, images
+        self._kept.extend(done)  # if they are all: files need not be decoded again
+
+    def _read(self) -> Iterator[tuple[int, Tensor]]:
         waiting: list[Tensor] = []
         start = 0
         for place, path in enumerate(self.files):
@@ -86,7 +100,8 @@ def open_source(path: Path, *, labels: Path | None = None, size: int | None = No
     labels = labels or (path.parent / "labels.npy" if (path.parent / "labels.npy").is_file() else None)
     targets = None if labels is None else np.asarray(open_array(labels))
     if targets is not None and (targets.shape != (len(array),) or targets.dtype.kind not in "ui"):
-        raise wrong("labels", f"{len(array)} class indices, one per image", f"{targets.dtype} {list(targets.shape)}")
+        found = f"{labels}: {targets.dtype} {list(targets.shape)}"
+        raise wrong("labels", f"{len(array)} class indices, one per image", found)
     return Source(array, (), path.parent, targets)
 
 
