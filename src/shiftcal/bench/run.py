@@ -71,7 +71,6 @@ def complete(
 def check_config(config: Config) -> None:
     """Raise if a config names what does not exist or what this machine does not have."""
     named = (
-        ("train.model", [config.train.model], models.MODELS),
         ("data.name", [config.data.name], DATASETS),
         ("evaluation.corruptions", config.evaluation.corruptions, ("all", *CORRUPTIONS, *EXTRA_CORRUPTIONS)),
         ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
@@ -80,6 +79,7 @@ def check_config(config: Config) -> None:
         for name in names:
             if name not in known:
                 raise unknown(key, name, known)
+    models.find(config.train.model)
     resolve_device(config.device)
 
 
