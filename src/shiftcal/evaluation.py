@@ -55,7 +55,7 @@ def evaluate(
         `corruptions`, where the corrupted images came from.
     """
     corruptions = named(corruptions)
-    total = 2 + len(SEVERITIES) * (len(dataset.shifts) + len(corruptions))
+    total = 2 + sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(corruptions)
     with Progress("evaluate", total, enabled=progress) as bar:
         logits = predict(model, dataset, dataset.validation, batch_size)
         scaling = TemperatureScaling(temperature_criterion).fit(logits, dataset.validation.targets.to(logits.device))

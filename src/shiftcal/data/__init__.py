@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 
-from shiftcal._checks import unknown
+from shiftcal._checks import unknown, wrong
+from shiftcal.data.cifar import cifar10, cifar100
 from shiftcal.data.dataset import Dataset, Split
+from shiftcal.data.folders import domains, folder
 from shiftcal.data.shapes import shapes
+from shiftcal.data.tiny_imagenet import tiny_imagenet
 
-DATASETS: dict[str, Callable[..., Dataset]] = {"shapes": shapes}
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "shapes": shapes,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny-imagenet": tiny_imagenet,
+    "office-home": partial(domains, name="office-home"),
+    "pacs": partial(domains, name="pacs"),
+    "folder": folder,
+}
 
 
 def load(name: str, **options: object) -> Dataset:
     """Load a data set by name; the options are those of its function.
+
+    Without `root`, data sets from disk are looked for in the folder of their name in `$SHIFTCAL_DATA`.
 
     Example:
         >>> load("shapes", train=8, validation=8, test=8).classes[0]
@@ -20,7 +37,23 @@ def load(name: str, **options: object) -> Dataset:
     """
     if name not in DATASETS:
         raise unknown("name", name, DATASETS)
+    if "root" in options_of(name) and options.get("root") is None:
+        options["root"] = _default_root(name)
     return DATASETS[name](**options)
 
 
-__all__ = ["DATASETS", "Dataset", "Split", "load", "shapes"]
+def options_of(name: str) -> Mapping[str, inspect.Parameter]:
+    """List what a data set's function takes."""
+    if name not in DATASETS:
+        raise unknown("data.name", name, DATASETS)
+    return inspect.signature(DATASETS[name]).parameters
+
+
+def _default_root(name: str) -> Path:
+    home = os.environ.get("SHIFTCAL_DATA")
+    if home is None:
+        raise wrong("data.root", f"the folder of {name} (or SHIFTCAL_DATA that of all data sets)", "neither")
+    return Path(home) / name
+
+
+__all__ = ["DATASETS", "Dataset", "Split", "load", "options_of", "shapes"]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from shiftcal._checks import wrong
+from shiftcal._progress import Progress
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -55,24 +60,88 @@ def find_images(root: Path, classes: tuple[str, ...] | None = None) -> Tree:
     return Tree(root, classes, tuple(files), tuple(targets))
 
 
-def read_image(path: Path, size: int | None = None) -> UInt8[Tensor, "3 height width"]:
-    """Read one image as RGB; with `size`, resize and cut out the middle as ImageNet's benchmark does.
+Fit = Literal["crop", "stretch"]
 
-    The shorter side becomes 256/224 of the size, and the middle square is kept.
+
+def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[Tensor, "3 height width"]:
+    """Read one image as 8-bit RGB: of an animation the first frame, of 16 bits the high ones, without transparency.
+
+    With `size` it becomes a square: "crop" makes the shorter side 256/224 of the size and cuts out the middle, as
+    ImageNet's evaluation does; "stretch" resizes both sides.
     """
     from PIL import Image
 
     try:
         with Image.open(path) as file:
-            image = file.convert("RGB")
-    except (OSError, SyntaxError) as error:  # Pillow raises both for damaged files
+            image = _to_rgb(file)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damage
         raise wrong("image", "readable", f"{path}: {error}") from None
     if size is not None:
-        scale = round(size * 256 / 224) / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        left, top = (width - size) // 2, (height - size) // 2
-        image = image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+        image = _resized(image, size, fit)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def _to_rgb(image: Any) -> Any:
+    from PIL import Image
+
+    if image.mode.startswith(("I", "F")):  # 16 or 32 bits, which Pillow would cut off at 255
+        values = np.asarray(image, dtype=np.float64)
+        scale = 257 if values.max() > 255 else 1
+        return Image.fromarray((values / scale).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("P", "LA", "PA"):  # a palette may carry transparency
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def _resized(image: Any, size: int, fit: Fit) -> Any:
+    from PIL import Image
+
+    if fit == "stretch":
+        return image.resize((size, size), Image.Resampling.BILINEAR)
+    scale = round(size * 256 / 224) / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def read_images(
+    files: Sequence[Path], *, size: int | None = None, fit: Fit = "crop", title: str = "read", progress: bool = True
+) -> tuple[UInt8[Tensor, "n 3 height width"], Bool[Tensor, " files"]]:
+    """Read files on all cores into one tensor, and tell which could be read.
+
+    Unreadable files are left out and named if they are fewer than one in a hundred; more are an error, and so are
+    images of different sizes where no size is given to bring them to.
+    """
+    readable = torch.ones(len(files), dtype=torch.bool)
+    images: Tensor | None = None
+    failures: list[str] = []
+    with ThreadPoolExecutor() as pool, Progress(title, len(files), enabled=progress) as bar:
+        for place, (path, image) in enumerate(zip(files, pool.map(partial(_try, size, fit), files), strict=True)):
+            bar.advance()
+            if isinstance(image, str):
+                failures.append(image)
+                readable[place] = False
+                if len(failures) > len(files) / 100:
+                    raise wrong("images", "readable but for one in a hundred", "; ".join(failures[:5]))
+                continue
+            if images is None:
+                images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
+            if image.shape != images.shape[1:]:
+                expected = f"of one size, {list(images.shape[1:])} (data.size brings them to one)"
+                raise wrong("images", expected, f"{path}: {list(image.shape)}")
+            images[place] = image
+    if images is None:
+        raise wrong("images", "at least one", "none")
+    for failure in failures:
+        warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=2)
+    return images[readable], readable
+
+
+def _try(size: int | None, fit: Fit, path: Path) -> Tensor | str:
+    try:
+        return read_image(path, size, fit)
+    except ValueError as error:
+        return str(error).partition("Found `image = ")[2].removesuffix("`.")
 
 
 def open_array(path: Path) -> Array:

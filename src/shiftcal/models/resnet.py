@@ -1,7 +1,7 @@
 """ResNets for small images: a 3×3 stem and no max-pooling (He et al., CVPR 2016).
 
 Names in the state dict: conv1, bn1, layer1–layer4.<i>.conv1, bn1, conv2, bn2 (conv3, bn3 in bottlenecks), shortcut.0
-and shortcut.1 where the shape changes, fc. They are those of the focal-calibration code base, whose weights can be loaded.
+and shortcut.1 where the shape changes, fc. They are those of the focal-calibration code base, whose weights load.
 """
 
 from __future__ import annotations

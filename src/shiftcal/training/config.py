@@ -19,10 +19,14 @@ from shiftcal._checks import unknown, wrong
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data set, and what its function takes."""
+    """Which data set, and what its function takes: root to holdout are for images on disk, the rest is for shapes."""
 
     name: str = "shapes"
     seed: int = 0
+    root: str | None = None
+    size: int | None = None
+    fit: str | None = None
+    holdout: str | None = None
     train: int = 6000
     validation: int = 1000
     test: int = 2000

@@ -91,8 +91,15 @@ def resolve_device(name: str) -> str:
 
 
 def load_dataset(config: Config) -> Dataset:
-    """Load the data set that a config names."""
-    return data.load(**dataclasses.asdict(config.data))
+    """Load the data set that a config names; a key that this one does not take may only have its default."""
+    taken, options = data.options_of(config.data.name), {}
+    for field in dataclasses.fields(config.data)[1:]:  # the first is its name
+        value = getattr(config.data, field.name)
+        if field.name in taken and value is not None:
+            options[field.name] = value
+        elif field.name not in taken and value != field.default:
+            raise wrong(f"data.{field.name}", f"left out for {config.data.name}, which does not take it", value)
+    return data.load(config.data.name, **options)
 
 
 def train(
