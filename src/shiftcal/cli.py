@@ -162,6 +162,35 @@ def corrupt(
         typer.echo(f"Corrupted sets: {destination}")
 
 
+data_app = typer.Typer(help="List data sets and put them where they are found.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets by name, and where each is or how to get it."""
+    with _friendly(Path()):
+        from shiftcal.data import DATASETS
+        from shiftcal.data.prepare import state
+
+        for name in DATASETS:
+            typer.echo(f"{name:<14} {state(name)}")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set, see `shiftcal data list`.")],
+    source: Annotated[Path | None, typer.Option("--from", help="A folder or archive that holds it.")] = None,
+) -> None:
+    """Download a data set, or take it from a folder or archive, and read it whole to see that it is all right."""
+    with _friendly(Path()):
+        from shiftcal.data.prepare import prepare
+
+        made = prepare(name, source)
+        counts = f"{len(made.train):,} training, {len(made.validation):,} validation and {len(made.test):,} test images"
+        typer.echo(f"{name}: {counts} of {len(made.classes)} classes, {list(made.train.images.shape[1:])}.")
+
+
 def _names(text: str) -> list[str]:
     from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 
@@ -228,7 +257,8 @@ def _friendly(out: Path, again: str | None = None) -> Iterator[None]:
     except FloatingPointError as error:
         _fail(f"{error} {_last_checkpoint(out)}", 1)
     except OSError as error:
-        _fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), 1)
+        unwritable = wrong("out", "a directory with room that can be written", f"{out}: {error}")
+        _fail(str(error if "could not be fetched" in str(error) else unwritable), 1)
     except KeyboardInterrupt:
         hint = f" Continue with: {again}" if again else " The same command continues."
         _fail(f"Stopped. {_last_checkpoint(out)}{hint}", 130)

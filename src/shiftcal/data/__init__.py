@@ -29,7 +29,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(name: str, **options: object) -> Dataset:
     """Load a data set by name; the options are those of its function.
 
-    Without `root`, data sets from disk are looked for in the folder of their name in `$SHIFTCAL_DATA`.
+    Without `root`, data sets from disk are looked for where `shiftcal data prepare` puts them.
 
     Example:
         >>> load("shapes", train=8, validation=8, test=8).classes[0]
@@ -49,11 +49,18 @@ def options_of(name: str) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(DATASETS[name]).parameters
 
 
+def home() -> Path:
+    """Return the folder that holds a folder for each data set: `$SHIFTCAL_DATA`, or .shiftcal/data in the user's."""
+    return Path(os.environ.get("SHIFTCAL_DATA") or Path.home() / ".shiftcal" / "data")
+
+
 def _default_root(name: str) -> Path:
-    home = os.environ.get("SHIFTCAL_DATA")
-    if home is None:
-        raise wrong("data.root", f"the folder of {name} (or SHIFTCAL_DATA that of all data sets)", "neither")
-    return Path(home) / name
+    root = home() / name
+    if not root.exists():
+        raise wrong(
+            "data.root", f"the folder of {name} (`shiftcal data prepare {name}` puts it where it is found)", root
+        )
+    return root
 
 
-__all__ = ["DATASETS", "Dataset", "Split", "load", "options_of", "shapes"]
+__all__ = ["DATASETS", "Dataset", "Split", "home", "load", "options_of", "shapes"]

@@ -1,0 +1,74 @@
+"""Small stand-ins for data sets on disk, with the official names of files and keys."""
+
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASSES10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PER_CLASS = 20
+
+
+def pixels(n: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), np.arange(n) % classes
+
+
+class Cifar:
+    """All forms of a small CIFAR with the same images: five training batches and a test batch, or one of each."""
+
+    def __init__(self, root: Path, fine: bool) -> None:
+        self.classes = [f"class_{k:02d}" for k in range(20)] if fine else CLASSES10
+        k, self.fine = len(self.classes), fine
+        self.train, self.test = pixels(PER_CLASS * k, k, 0), pixels(4 * k, k, 1)
+        name, batches = ("cifar-100", ["train"]) if fine else ("cifar-10", [f"data_batch_{b}" for b in range(1, 6)])
+        self.folder = root / "python" / (f"{name}-python" if fine else f"{name}-batches-py")
+        self.binary = root / "binary" / (f"{name}-binary" if fine else f"{name}-batches-bin")
+        self.tree = root / "tree"
+        parts = np.array_split(np.arange(len(self.train[1])), len(batches))
+        split = {batch: (self.train[0][i], self.train[1][i]) for batch, i in zip(batches, parts, strict=True)}
+        split["test" if fine else "test_batch"] = self.test
+        self.write_python(split)
+        self.write_binary(split)
+        self.write_tree()
+        self.archive = root / "archive" / f"{name}-python.tar.gz"
+        self.archive.parent.mkdir()
+        with tarfile.open(self.archive, "w:gz") as tar:
+            tar.add(self.folder, self.folder.name)
+
+    def write_python(self, split: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        self.folder.mkdir(parents=True)
+        for name, (images, labels) in split.items():
+            content = {b"data": images.reshape(len(images), -1), b"filenames": [b"a.png"] * len(images)}
+            content |= {b"fine_labels" if self.fine else b"labels": labels.tolist()}
+            content |= {b"coarse_labels": [0] * len(labels)} if self.fine else {}
+            (self.folder / name).write_bytes(pickle.dumps(content, protocol=2))
+        meta = {b"fine_label_names" if self.fine else b"label_names": [c.encode() for c in self.classes]}
+        (self.folder / ("meta" if self.fine else "batches.meta")).write_bytes(pickle.dumps(meta, protocol=2))
+
+    def write_binary(self, split: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        self.binary.mkdir(parents=True)
+        for name, (images, labels) in split.items():
+            head = [np.zeros_like(labels)] * self.fine + [labels]
+            rows = np.concatenate([np.stack(head, 1).astype(np.uint8), images.reshape(len(images), -1)], axis=1)
+            (self.binary / f"{name}.bin").write_bytes(rows.tobytes())
+        names = "fine_label_names.txt" if self.fine else "batches.meta.txt"
+        (self.binary / names).write_text("\n".join(self.classes) + "\n")
+
+    def write_tree(self) -> None:
+        for part, (images, labels) in (("train", self.train), ("test", self.test)):
+            for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+                path = self.tree / part / self.classes[label] / f"{i:05d}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image.transpose(1, 2, 0)).save(path)
+
+
+def write_class_folders(root: Path, classes: int, count: int, size: tuple[int, int] = (40, 30), seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    for k in range(classes):
+        (root / f"kind{k}").mkdir(parents=True)
+        for i in range(count):
+            array = rng.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+            Image.fromarray(array).save(root / f"kind{k}" / f"{i}.jpg")
