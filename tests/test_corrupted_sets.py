@@ -1,5 +1,6 @@
 """Corrupted test sets on disk: written in the official layouts, resumed, and read back."""
 
+import io
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from shiftcal import corrupt, data, evaluate
 from shiftcal.cli import app
-from shiftcal.corrupted_sets import open_source, write_corrupted
+from shiftcal.corrupted_sets import open_source, preview, write_corrupted
 from shiftcal.data.corrupted import load_corrupted
 from shiftcal.data.images import find_images, read_image
 from shiftcal.models import build
@@ -74,7 +75,7 @@ def test_arrays_have_the_layout_of_cifar_10_c(clean: Path, tmp_path: Path, natur
             assert split.targets.tolist() == list(np.arange(50) % 10)
     manifest = json.loads((tmp_path / "out" / "corrupted.json").read_text())
     assert manifest["images"] == 50
-    assert manifest["frost"] in ("imagecorruptions", "drawn")
+    assert manifest["frost"] is None, "there is none among them"
     assert manifest["versions"]["torch"]
 
 
@@ -261,12 +262,147 @@ def test_bad_settings(clean: Path, folder: Path, tmp_path: Path) -> None:
     assert "`destination` should be a folder begun with the same settings" in output
 
 
+def test_nothing_finished_nothing_claimed(clean: Path, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Image.new("RGB", (60, 90)).save(folder / "ant" / "9.png")
+    small = tmp_path / "small.npy"
+    np.save(small, np.zeros((3, 8, 8, 3), dtype=np.uint8))
+    for arguments, message in [
+        ((clean, out, "--names", "fog", "--seed", "-1"), "`seed` should be an integer in 0..2³²−1"),
+        ((folder, out, "--names", "fog", "--layout", "arrays"), "'tree' for images of several sizes"),
+        ((small, out, "--names", "fog"), "`labels` should be 3 class indices"),
+        ((folder, out, "--names", "fog", "--size", "8"), "`size` should be at least 16"),
+        ((folder, out, "--names", "fog", "--labels", clean), "`labels` should be left out for files"),
+        ((clean, out, "--names", "fog", "--device", "tpu"), "`device` should be one of auto, cpu, cuda"),
+        ((folder, folder / "out", "--names", "fog"), "`destination` should be outside the source"),
+        ((folder / "ant" / "0.png", out), "one image goes with --preview"),
+    ]:
+        code, output = run(*arguments)
+        assert code == 2, (arguments, output)
+        assert message in output.replace("\n", " "), (arguments, output)
+        assert not out.exists(), arguments
+    assert run(clean, out, "--names", "fog")[0] == 0
+
+
+def test_labels_belong_to_the_source(clean: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "wide.npy", np.arange(50) * 10)
+    np.save(tmp_path / "negative.npy", np.arange(50) - 1)
+    assert run(clean, tmp_path / "out", "--names", "fog", "--labels", tmp_path / "wide.npy")[0] == 0
+    assert load_corrupted(tmp_path / "out", "fog", 2).targets.tolist() == [10 * k for k in range(50)]
+    code, output = run(clean, tmp_path / "out", "--names", "snow")
+    assert code == 2, "the labels beside the array are others"
+    assert "made with source" in output
+    assert "`labels` should be at least 0" in run(clean, tmp_path / "n", "--labels", tmp_path / "negative.npy")[1]
+    (tmp_path / "labels.npy").unlink()
+    code, output = run(clean, tmp_path / "bare", "--names", "fog")
+    assert code == 0
+    assert "They have no labels.npy" in output
+    np.save(tmp_path / "bare" / "labels.npy", np.arange(50) % 7)
+    assert load_corrupted(tmp_path / "bare", "fog", 3).targets.tolist() == [k % 7 for k in range(50)]
+
+
+def test_another_source_is_refused(clean: Path, folder: Path, tmp_path: Path) -> None:
+    assert run(clean, tmp_path / "a", "--names", "fog")[0] == 0
+    array = np.load(clean)
+    array[7, 0, 0, 0] ^= 1
+    np.save(clean, array)
+    assert "made with source" in run(clean, tmp_path / "a", "--names", "snow")[1]
+    assert run(folder, tmp_path / "b", "--names", "fog", "--severities", "1")[0] == 0
+    Image.new("RGB", (32, 32)).save(folder / "bee" / "0.png")
+    assert "made with source" in run(folder, tmp_path / "b", "--names", "snow", "--severities", "1")[1]
+
+
+def test_frost_may_be_added_later_but_not_changed(clean: Path, tmp_path: Path) -> None:
+    for name, level in (("dark", 0), ("light", 255)):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (300, 250), (level,) * 3).save(tmp_path / name / "a.png")
+    out = tmp_path / "out"
+    assert run(clean, out, "--names", "fog")[0] == 0
+    assert run(clean, out, "--names", "frost", "--frost", tmp_path / "light")[0] == 0
+    assert json.loads((out / "corrupted.json").read_text())["frost"] == str(tmp_path / "light")
+    assert load_corrupted(out, "frost", 1).images.float().mean() > 150, "the user's photographs are used"
+    assert run(clean, out, "--names", "snow")[0] == 0
+    assert "made with frost" in run(clean, out, "--names", "frost", "--frost", tmp_path / "dark")[1]
+
+
+def test_an_interrupted_tree_goes_on_where_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shiftcal.corrupted_sets._VALUES_AT_A_TIME", 4 * 3072)
+    source, calls = open_source(folder), []
+
+    def interrupted(images: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
+        calls.append(len(images))
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return corrupt(images, *arguments, **options)
+
+    monkeypatch.setattr("shiftcal.corrupted_sets.corrupt", interrupted)
+    options = {"names": ["snow"], "severities": [1, 2], "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        write_corrupted(source, tmp_path / "out", **options)
+    assert sorted(p.name for p in (tmp_path / "out" / "snow").iterdir()) == [".2.tmp", "1"]
+    write_corrupted(source, tmp_path / "out", **options)
+    assert len(calls) == 7, "three batches for each severity, and the one that was interrupted again"
+    monkeypatch.undo()
+    write_corrupted(open_source(folder), tmp_path / "whole", **options)
+    for path in (tmp_path / "whole").rglob("*.png"):
+        assert path.read_bytes() == (tmp_path / "out" / path.relative_to(tmp_path / "whole")).read_bytes()
+
+
+def test_files_keep_their_format(folder: Path, tmp_path: Path) -> None:
+    smooth = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
+    for kind in ("jpg", "webp", "bmp"):
+        smooth.save(folder / "ant" / f"a.{kind}", quality=100)
+    assert run(folder, tmp_path / "out", "--names", "contrast", "--severities", "1")[0] == 0
+    with Image.open(tmp_path / "out" / "contrast" / "1" / "ant" / "a.jpg") as image:
+        expected = io.BytesIO()
+        smooth.save(expected, "JPEG", quality=85)
+        assert image.quantization == Image.open(expected).quantization
+    made = read_image(tmp_path / "out" / "contrast" / "1" / "ant" / "a.webp")
+    source = read_image(folder / "ant" / "a.webp")
+    assert torch.equal(made, corrupt(source[None], "contrast", 1)[0]), "lossless"
+
+
+def test_severities_are_in_order_whatever_the_order_asked_for(clean: Path, tmp_path: Path) -> None:
+    write_corrupted(open_source(clean), tmp_path / "out", names=["contrast"], severities=[4, 1], progress=False)
+    spread = [load_corrupted(tmp_path / "out", "contrast", s).images.float().std() for s in (1, 4)]
+    assert spread[0] > 1.5 * spread[1]
+
+
+def test_a_full_disk_is_one_line(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    code, output = run(clean, tmp_path / "out", "--names", "fog")
+    assert code == 1
+    assert "should be a directory with room" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_first_image_is_previewed(clean: Path) -> None:
+    _, rows = preview(open_source(clean), names=["contrast"], constants="cifar", seed=0, frost=None)
+    assert np.array_equal(rows[0][0], np.load(clean)[0])
+    assert len(rows[0]) == 6
+
+
+@pytest.mark.parametrize(("size", "expected"), [((500, 332), (385, 256, 80)), ((500, 334), (383, 256, 80))])
+def test_crops_are_torchvisions(size: tuple[int, int], expected: tuple[int, int, int], tmp_path: Path) -> None:
+    width, height, left = expected
+    ramp = np.tile(np.linspace(0, 255, size[0]).astype(np.uint8), (size[1], 1))
+    Image.fromarray(np.dstack([ramp] * 3)).save(tmp_path / "a.png")
+    whole = Image.open(tmp_path / "a.png").resize((width, height), Image.Resampling.BILINEAR)
+    cut = np.asarray(whole)[16 : 16 + 224, left : left + 224]
+    assert np.array_equal(read_image(tmp_path / "a.png", 224).permute(1, 2, 0).numpy(), cut)
+
+
 def test_damaged_official_files(clean: Path, tmp_path: Path) -> None:
     root = tmp_path / "c"
     root.mkdir()
     images = np.zeros((50, 32, 32, 3), dtype=np.uint8)
     np.save(root / "fog.npy", images)
-    with pytest.raises(ValueError, match=r"`file` should be a whole .npy file. .*labels.npy"):
+    with pytest.raises(ValueError, match=r"`root` should be a folder with labels.npy beside fog.npy"):
         load_corrupted(root, "fog", 1)
     np.save(root / "labels.npy", np.zeros(49, dtype=np.uint8))
     with pytest.raises(ValueError, match=r"`file` should be 50 class indices \(or 10\), as fog.npy has images"):
@@ -310,7 +446,12 @@ def test_evaluation_reads_what_it_would_make(tmp_path: Path) -> None:
     read = evaluate(model, dataset, corruptions=["fog", "frost"], corrupted=tmp_path / "out", progress=False)
     assert made["shifts"] == read["shifts"]
     assert made["corruptions"]["frost"] in ("imagecorruptions", "drawn")
-    assert read["corruptions"] == {"constants": "cifar", "frost": None, "read_from": "out"}
+    assert read["corruptions"] == made["corruptions"] | {"read_from": "out"}
+    few = data.Dataset(
+        dataset.name, dataset.classes, dataset.mean, dataset.std, dataset.train, dataset.validation, dataset.validation
+    )
+    with pytest.raises(ValueError, match=r"`file` should be 40 images for each severity. .*fog.npy: 60"):
+        evaluate(model, few, corruptions=["fog"], corrupted=tmp_path / "out", progress=False)
 
 
 def test_all_75_shifts_need_no_files() -> None:

@@ -130,7 +130,7 @@ def corrupt(
     names: Annotated[str, typer.Option(help="Corruptions, comma-separated; all: the 15, extra: the 4 others.")] = "all",
     severities: Annotated[str, typer.Option(help="Severities, comma-separated.")] = "1,2,3,4,5",
     seed: Annotated[int, typer.Option(help="Seed of the random corruptions.")] = 0,
-    frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost.")] = None,
+    frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost, or drawn.")] = None,
     labels: Annotated[Path | None, typer.Option(help="An .npy file of class indices for an .npy SRC.")] = None,
     layout: Annotated[str | None, typer.Option(help="arrays or tree, instead of what SRC suggests.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize and cut files to SIZE×SIZE, as ImageNet-C does.")] = None,
@@ -138,7 +138,7 @@ def corrupt(
     preview: Annotated[bool, typer.Option("--preview", help="Write one contact sheet of the first image.")] = False,
 ) -> None:
     """Write corrupted test sets; the decorator's help says what they are."""
-    with _friendly(destination):
+    with _friendly(destination, stopped="What is finished is kept; the same command goes on."):
         from shiftcal import corrupted_sets
         from shiftcal.training.loop import resolve_device
 
@@ -148,6 +148,8 @@ def corrupt(
         if preview:
             _preview(images, destination, chosen, constants, seed, frost)
             return
+        if source.is_file() and images.array is None:
+            raise wrong("SRC", "an .npy file or a folder (one image goes with --preview)", str(source))
         corrupted_sets.write_corrupted(
             images,
             destination,
@@ -160,6 +162,8 @@ def corrupt(
             device=resolve_device(device),
         )
         typer.echo(f"Corrupted sets: {destination}")
+        if images.targets is None:
+            typer.echo("They have no labels.npy: there was none beside SRC, and --labels named none.")
 
 
 data_app = typer.Typer(help="List data sets and put them where they are found.", no_args_is_help=True)
@@ -248,8 +252,11 @@ def root(
 
 
 @contextmanager
-def _friendly(out: Path, again: str | None = None) -> Iterator[None]:
-    """Turn errors into one line on standard error, and Ctrl-C into a word on where the checkpoint is."""
+def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -> Iterator[None]:
+    """Turn errors into one line on standard error, and Ctrl-C into a word on where the checkpoint is.
+
+    `again` is the command that continues; `stopped` is what to say instead where there are no checkpoints.
+    """
     try:
         yield
     except ValueError as error:
@@ -261,7 +268,7 @@ def _friendly(out: Path, again: str | None = None) -> Iterator[None]:
         _fail(str(error if "could not be fetched" in str(error) else unwritable), 1)
     except KeyboardInterrupt:
         hint = f" Continue with: {again}" if again else " The same command continues."
-        _fail(f"Stopped. {_last_checkpoint(out)}{hint}", 130)
+        _fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", 130)
 
 
 def _fail(message: str, code: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +19,27 @@ from torch import Tensor
 
 from shiftcal._checks import unknown, wrong
 from shiftcal._progress import Progress
-from shiftcal.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS, SEVERITIES, corrupt, frost_source
+from shiftcal.corruptions import (
+    CONSTANTS,
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+    SEVERITIES,
+    SMALLEST,
+    corrupt,
+    frost_source,
+)
 from shiftcal.corruptions.textures import check_frost
 from shiftcal.data.corrupted import MANIFEST
-from shiftcal.data.images import EXTENSIONS, Array, find_images, open_array, open_images, read_image, to_tensor
+from shiftcal.data.images import (
+    EXTENSIONS,
+    Array,
+    find_images,
+    image_size,
+    open_array,
+    open_images,
+    read_image,
+    to_tensor,
+)
 from shiftcal.records import environment, first_difference, is_free, read_object, write_json
 
 Layout = Literal["arrays", "tree"]
@@ -62,8 +82,7 @@ class Source:
     def _read(self) -> Iterator[tuple[int, Tensor]]:
         waiting: list[Tensor] = []
         start = 0
-        for place, path in enumerate(self.files):
-            image = read_image(path, self.size)
+        for place, image in enumerate(self._decoded()):
             full = waiting and len(waiting) * image.numel() >= _VALUES_AT_A_TIME
             if full or (waiting and image.shape != waiting[0].shape):
                 yield start, torch.stack(waiting)
@@ -71,12 +90,28 @@ class Source:
             waiting.append(image)
         yield start, torch.stack(waiting)
 
+    def _decoded(self) -> Iterator[Tensor]:
+        """Decode files on all cores, a few hundred ahead."""
+        with ThreadPoolExecutor() as pool:
+            for first in range(0, len(self.files), 256):
+                yield from pool.map(partial(read_image, size=self.size), self.files[first : first + 256])
+
+    def side_lengths(self) -> set[tuple[int, int]]:
+        """List the sizes (height, width) of the images, from the headers of files."""
+        if self.array is not None:
+            return {(int(self.array.shape[1]), int(self.array.shape[2]))}
+        if self.size is not None:
+            return {(self.size, self.size)}
+        return {image_size(path) for path in self.files}
+
     def digest(self) -> str:
-        """Identify the source: an array by its content, files by their names and sizes."""
+        """Identify the source: an array by its content, files by their names and sizes, and all by their classes."""
         hasher = hashlib.sha256()
         if self.array is not None:
             hasher.update(str(self.array.shape).encode())
             hasher.update(np.ascontiguousarray(self.array).data)
+        if self.targets is not None:
+            hasher.update(self.targets.astype(np.int64).tobytes())
         for path in self.files:
             hasher.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
         return hasher.hexdigest()
@@ -87,6 +122,10 @@ def open_source(path: Path, *, labels: Path | None = None, size: int | None = No
 
     The classes of an array are read from `labels`, by default from labels.npy beside it if there is one.
     """
+    if size is not None and size < SMALLEST:
+        raise wrong("size", f"at least {SMALLEST}", size)
+    if labels is not None and path.suffix != ".npy":
+        raise wrong("labels", "left out for files, whose folders tell their classes", str(labels))
     if path.is_dir():
         tree = find_images(path)
         return Source(None, tree.files, path, np.array(tree.targets), size)
@@ -102,6 +141,8 @@ def open_source(path: Path, *, labels: Path | None = None, size: int | None = No
     if targets is not None and (targets.shape != (len(array),) or targets.dtype.kind not in "ui"):
         found = f"{labels}: {targets.dtype} {list(targets.shape)}"
         raise wrong("labels", f"{len(array)} class indices, one per image", found)
+    if targets is not None and targets.min() < 0:
+        raise wrong("labels", "at least 0", int(targets.min()))
     return Source(array, (), path.parent, targets)
 
 
@@ -137,6 +178,8 @@ def write_corrupted(
     _check(source, names, severities, constants, layout)
     if "frost" in names:
         check_frost(frost)
+    if source.array is None and destination.resolve().is_relative_to(source.root.resolve()):
+        raise wrong("destination", "outside the source, of which it would become a part", str(destination))
     severities = sorted(severities)
     manifest = {
         "versions": environment()["versions"],
@@ -147,10 +190,27 @@ def write_corrupted(
         "constants": constants,
         "seed": seed,
         "size": source.size,
-        "frost": frost_source(frost),
+        "frost": frost_source(frost) if "frost" in names else None,
     }
-    _claim(destination, manifest)
-    options = {"constants": constants, "seed": seed, "frost": frost, "device": device}
+    new = _claim(destination, manifest)
+    try:
+        options = {"constants": constants, "seed": seed, "frost": frost, "device": device}
+        _write(source, destination, names, severities, layout, options, progress)
+    except BaseException:  # Ctrl-C too
+        if new:
+            _unclaim(destination)
+        raise
+
+
+def _write(
+    source: Source,
+    destination: Path,
+    names: Sequence[str],
+    severities: Sequence[int],
+    layout: Layout,
+    options: dict[str, Any],
+    progress: bool,
+) -> None:
     with Progress("corrupt", len(names) * len(severities) * len(source), enabled=progress) as bar:
         if layout == "arrays":
             _write_labels(source, destination, len(severities))
@@ -179,8 +239,8 @@ def _check(source: Source, names: Sequence[str], severities: Sequence[int], cons
         raise wrong("layout", "'arrays' for an array, whose images have no file names", repr(layout))
 
 
-def _claim(destination: Path, manifest: dict[str, Any]) -> None:
-    """Make sure that a folder is free, or holds the beginning of this very set."""
+def _claim(destination: Path, manifest: dict[str, Any]) -> bool:
+    """Make sure that a folder is free, or holds the beginning of this very set; tell which."""
     if destination.exists() and not destination.is_dir():
         raise wrong("destination", "a folder", f"{destination}, a file")
     path = destination / MANIFEST
@@ -191,18 +251,32 @@ def _claim(destination: Path, manifest: dict[str, Any]) -> None:
             )
         destination.mkdir(parents=True, exist_ok=True)
         write_json(path, manifest)
-        return
-    differing = first_difference(manifest | {"versions": None}, read_object(path) | {"versions": None})
+        return True
+    there = read_object(path)
+    ignored: dict[str, Any] = {"versions": None}
+    if there.get("frost") is None or manifest["frost"] is None:  # frost may be added later, or left as it is
+        ignored["frost"] = None
+    differing = first_difference(manifest | ignored, there | ignored)
     if differing:
         raise wrong("destination", "a folder begun with the same settings", f"{destination}, made with {differing}")
+    if there.get("frost") is None and manifest["frost"] is not None:
+        write_json(path, there | {"frost": manifest["frost"]})
+    return False
 
 
-def _corrupted(source: Source, name: str, severity: int, options: dict[str, Any]) -> Iterator[tuple[int, Tensor]]:
+def _unclaim(destination: Path) -> None:
+    """Give a folder back in which nothing was finished."""
+    begun = {MANIFEST, "labels.npy"}
+    if all(path.name in begun or path.name.startswith(".") for path in destination.iterdir()):
+        shutil.rmtree(destination)
+
+
+def _corrupted(images: Tensor, start: int, name: str, severity: int, options: dict[str, Any]) -> Tensor:
+    """Corrupt images, the first of which is the source's `start`-th."""
     options = dict(options)
     device = options.pop("device")
-    for start, images in source.batches():
-        indices = torch.arange(start, start + len(images), device=device)
-        yield start, corrupt(images.to(device), name, severity, indices=indices, **options).cpu()
+    indices = torch.arange(start, start + len(images), device=device)
+    return corrupt(images.to(device), name, severity, indices=indices, **options).cpu()
 
 
 def _write_array(
@@ -213,13 +287,14 @@ def _write_array(
     if final.is_file():
         bar.advance(total)
         return
-    temporary = folder / f".{name}.npy.tmp"
+    temporary = folder / f".{name}.npy.{os.getpid()}.tmp"
     try:
         out = _new_array(temporary, total, source)
         for block, severity in enumerate(severities):
-            for start, images in _corrupted(source, name, severity, options):
+            for start, images in source.batches():
                 place = block * len(source) + start
-                out[place : place + len(images)] = images.permute(0, 2, 3, 1).numpy()
+                made = _corrupted(images, start, name, severity, options)
+                out[place : place + len(images)] = made.permute(0, 2, 3, 1).numpy()
                 bar.advance(len(images))
         out.flush()
         _sync(temporary)
@@ -231,11 +306,14 @@ def _write_array(
 
 def _new_array(path: Path, total: int, source: Source) -> Any:
     """Make a file for all images on disk; they must have one size."""
-    sizes = {tuple(images.shape[2:]) for _, images in source.batches()} if source.array is None else None
-    if sizes is not None and len(sizes) > 1:
+    sizes = source.side_lengths()
+    if len(sizes) > 1:
         raise wrong("layout", "'tree' for images of several sizes (or give a size to cut them to)", "'arrays'")
-    size = source.array.shape[1:3] if source.array is not None else next(iter(sizes or ()))
-    return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(total, *size, 3))
+    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(total, *sizes.pop(), 3))
+    if hasattr(os, "posix_fallocate"):  # a full disk is found here, not by a crash when pages are written
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return out
 
 
 def _write_labels(source: Source, folder: Path, repeats: int) -> None:
@@ -251,21 +329,19 @@ def _write_labels(source: Source, folder: Path, repeats: int) -> None:
 
 
 def _write_tree(source: Source, folder: Path, name: str, severity: int, options: dict[str, Any], bar: Progress) -> None:
-    """Write one severity's files into a hidden folder, renamed when all are there."""
+    """Write one severity's files into a hidden folder, renamed when all are there; what is in it is not made again."""
     final, temporary = folder / name / str(severity), folder / name / f".{severity}.tmp"
     if final.is_dir():
         bar.advance(len(source))
         return
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        for start, images in _corrupted(source, name, severity, options):
-            for path, image in zip(source.files[start : start + len(images)], images, strict=True):
-                _save(temporary / path.relative_to(source.root), image)
-                bar.advance()
-        temporary.rename(final)
-    except BaseException:  # Ctrl-C too
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    for start, images in source.batches():
+        paths = [temporary / path.relative_to(source.root) for path in source.files[start : start + len(images)]]
+        if not all(path.is_file() for path in paths):
+            made = _corrupted(images, start, name, severity, options)
+            for path, image in zip(paths, made, strict=True):
+                _save(path, image)
+        bar.advance(len(images))
+    temporary.rename(final)
 
 
 def _save(path: Path, image: Tensor) -> None:
@@ -273,9 +349,15 @@ def _save(path: Path, image: Tensor) -> None:
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    jpeg = path.suffix.lower() in (".jpg", ".jpeg")
-    options: dict[str, Any] = {"quality": 85, "optimize": True} if jpeg else {}
-    Image.fromarray(image.permute(1, 2, 0).numpy()).save(path, **options)
+    kind = path.suffix.lower()
+    options: dict[str, Any] = {"quality": 85, "optimize": True} if kind in (".jpg", ".jpeg") else {}
+    if kind == ".webp":
+        options = {"lossless": True}
+    buffer = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, Image.registered_extensions()[kind], **options)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(buffer.getvalue())
+    temporary.replace(path)
 
 
 def _sync(path: Path) -> None:

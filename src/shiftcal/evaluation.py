@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.corruptions import CORRUPTIONS, SEVERITIES, corrupt, frost_source
-from shiftcal.data.corrupted import load_corrupted
+from shiftcal.data.corrupted import load_corrupted, manifest_of
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
 
@@ -69,7 +69,9 @@ def evaluate(
         clean, clean_meter = measure(dataset.test)
         rows: list[dict[str, Any]] = []
         pooled = CalibrationMeter(len(dataset.classes), bins)
-        for shift, severity, split in shifted_splits(dataset, corruptions, constants, frost=frost, corrupted=corrupted):
+        for shift, severity, split in shifted_splits(
+            dataset, corruptions, constants, frost=frost, corrupted=corrupted, device=logits.device
+        ):
             metrics, meter = measure(split)
             rows.append({"shift": shift, "severity": severity, **metrics})
             pooled.merge(meter)
@@ -80,11 +82,7 @@ def evaluate(
         "id": clean,
         "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
         "shifts": rows,
-        "corruptions": {
-            "constants": constants,
-            "frost": frost_source(frost) if "frost" in corruptions and corrupted is None else None,
-            "read_from": None if corrupted is None else Path(corrupted).name,
-        },
+        "corruptions": _origin(corruptions, constants, frost, corrupted),
         "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
     }
 
@@ -101,6 +99,7 @@ def shifted_splits(
     *,
     frost: str | None = None,
     corrupted: str | Path | None = None,
+    device: torch.device | str = "cpu",
 ) -> Iterator[tuple[str, int, Split]]:
     """Yield the data set's own shifts, then the corruptions of its test images, by name and severity."""
     for name, splits in dataset.shifts.items():
@@ -109,10 +108,26 @@ def shifted_splits(
     for name in corruptions:
         for severity in SEVERITIES:
             if corrupted is not None:
-                yield name, severity, load_corrupted(corrupted, name, severity, classes=dataset.classes)
+                split = load_corrupted(corrupted, name, severity, classes=dataset.classes, size=len(dataset.test))
+                yield name, severity, split
                 continue
-            images = corrupt(dataset.test.images, name, severity, constants=constants, frost=frost)
-            yield name, severity, Split(images, dataset.test.targets)
+            images = corrupt(dataset.test.images.to(device), name, severity, constants=constants, frost=frost)
+            yield name, severity, Split(images, dataset.test.targets.to(device))
+
+
+def _origin(
+    corruptions: Sequence[str], constants: str, frost: str | None, corrupted: str | Path | None
+) -> dict[str, Any]:
+    """Tell where corrupted images come from: made here, or read from a folder whose manifest may tell more."""
+    if corrupted is not None:
+        manifest = manifest_of(Path(corrupted))
+        made = {key: manifest.get(key) for key in ("constants", "frost")}
+        return {**made, "read_from": Path(corrupted).name}
+    return {
+        "constants": constants,
+        "frost": frost_source(frost) if "frost" in corruptions else None,
+        "read_from": None,
+    }
 
 
 def predict(model: nn.Module, dataset: Dataset, split: Split, batch_size: int) -> Float[Tensor, "n classes"]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from jaxtyping import Int, UInt8
@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor, Any, Setting], Tensor]] = {
 }
 CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[:15]
 EXTRA_CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[15:]
-_SMALLEST = 16
+SMALLEST = 16
 # Values worked on at a time: on a CPU what its caches hold, elsewhere what keeps memory within bounds.
 _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 26
@@ -77,21 +77,21 @@ def corrupt(
     check_images(images)
     if name not in _FUNCTIONS:
         raise unknown("name", name, _FUNCTIONS)
-    if severity not in SEVERITIES or not isinstance(severity, int):
+    if isinstance(severity, bool) or not isinstance(severity, SupportsIndex) or int(severity) not in SEVERITIES:
         raise wrong("severity", "an integer in 1..5", severity)
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise wrong("seed", "an integer in 0..2³²−1", seed)
     if constants not in CONSTANTS:
         raise unknown("constants", constants, CONSTANTS)
-    if min(images.shape[-2:]) < _SMALLEST:
-        raise wrong("images", f"at least {_SMALLEST}×{_SMALLEST}", list(images.shape))
+    if min(images.shape[-2:]) < SMALLEST:
+        raise wrong("images", f"at least {SMALLEST}×{SMALLEST}", list(images.shape))
     if indices is None:
         indices = torch.arange(len(images), device=images.device)
     elif indices.shape != images.shape[:1] or indices.is_floating_point():
         raise wrong("indices", f"{len(images)} integers", f"{indices.dtype} {list(indices.shape)}")
     if len(images) == 0:
         return images.clone()
-    function, amount = _FUNCTIONS[name], _constants()[constants][name][severity - 1]
+    function, amount = _FUNCTIONS[name], _constants()[constants][name][int(severity) - 1]
     indices, folder = indices.to(images.device), None if frost is None else str(frost)
     size = max(1, _CHUNK.get(images.device.type, _CHUNK_ELSEWHERE) // images[0].numel())
     parts = []
@@ -106,4 +106,4 @@ def _constants() -> dict[str, dict[str, list[Any]]]:
     return tomllib.loads((files("shiftcal.corruptions") / "constants.toml").read_text(encoding="utf-8"))
 
 
-__all__ = ["CONSTANTS", "CORRUPTIONS", "EXTRA_CORRUPTIONS", "SEVERITIES", "corrupt", "frost_source"]
+__all__ = ["CONSTANTS", "CORRUPTIONS", "EXTRA_CORRUPTIONS", "SEVERITIES", "SMALLEST", "corrupt", "frost_source"]

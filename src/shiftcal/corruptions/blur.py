@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ def smooth(x: Tensor, sigma: float, *, truncate: float = 4.0, edge: str = "neare
     return rows @ x @ columns.T
 
 
-@cache
+@lru_cache(maxsize=64)
 def _blur_matrix(size: int, sigma: float, truncate: float, edge: str) -> Float[Tensor, "size size"]:
     """Write the blur along one side as a matrix; what lies beyond the edge adds its weight to the pixel it repeats."""
     radius = int(truncate * sigma + 0.5)
@@ -64,7 +64,7 @@ def defocus_blur(x: Images, amount: Sequence[float], _: Setting) -> Images:
     return total
 
 
-@cache
+@lru_cache(maxsize=64)
 def _disk(radius: float, softness: float) -> Float[Tensor, "side side"]:
     """Draw a disk on a grid and blur it by a Gaussian of 3×3 points (5×5 for radii over 8) to soften its rim."""
     reach, half = (8, 1) if radius <= 8 else (int(radius), 2)
@@ -163,11 +163,25 @@ def zoom(x: Tensor, factor: float) -> Tensor:
     """Enlarge the middle of images to their size, interpolating linearly, as SciPy's `zoom` does."""
     if factor == 1:
         return x
+    if max(x.shape[-2:]) > 256:
+        return _zoom_large(x, factor)
     rows, columns = (_zoom_matrix(size, factor).to(x) for size in x.shape[-2:])
     return rows @ x @ columns.T
 
 
-@cache
+def _zoom_large(x: Tensor, factor: float) -> Tensor:
+    """Enlarge by interpolation instead of by matrices, which grow with the square of the side."""
+    size = x.shape[-2:]
+    cut = [math.ceil(side / factor) for side in size]
+    top, left = ((side - part) // 2 for side, part in zip(size, cut, strict=True))
+    middle = x[..., top : top + cut[0], left : left + cut[1]]
+    enlarged = [round(part * factor) for part in cut]
+    big = torch.nn.functional.interpolate(middle, size=enlarged, mode="bilinear", align_corners=True)
+    top, left = ((part - side) // 2 for side, part in zip(size, enlarged, strict=True))
+    return big[..., top : top + size[0], left : left + size[1]]
+
+
+@lru_cache(maxsize=64)
 def _zoom_matrix(size: int, factor: float) -> Float[Tensor, "size size"]:
     cut = math.ceil(size / factor)
     enlarged = round(cut * factor)
@@ -180,7 +194,7 @@ def _zoom_matrix(size: int, factor: float) -> Float[Tensor, "size size"]:
     return matrix.scatter_add_(1, (first + 1).clamp(max=size - 1), (place - left)[:, None])
 
 
-@cache
+@lru_cache(maxsize=64)
 def _zoom_operator(height: int, width: int, factors: tuple[float, ...]) -> Float[Tensor, "pixels pixels"]:
     total = torch.eye(height * width, dtype=torch.float64)
     for factor in factors:

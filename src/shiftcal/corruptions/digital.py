@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -55,7 +55,7 @@ def pixelate(x: Stored, scale: float, _: Setting) -> Stored:
     return levels.index_select(3, column).index_select(2, row)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _box_matrix(size: int, smaller: int) -> Float[Tensor, "smaller size"]:
     """Average over the pixels whose centres lie in a box around each new pixel's centre."""
     scale = size / smaller

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import math
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,7 @@ def _package_folder() -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-@cache
+@lru_cache(maxsize=4)
 def textures(
     frost: str | None, constants: str, height: int, width: int, device: torch.device
 ) -> tuple[Float[Tensor, "3 pixels"], Int[Tensor, " n"], Int[Tensor, " n"], Int[Tensor, " n"]]:
@@ -65,12 +64,12 @@ def _fit(image: Float[Tensor, "3 h w"], scale: float, height: int, width: int) -
     scale = max(scale, (height + 1) / image.shape[1], (width + 1) / image.shape[2])
     if scale == 1:
         return image
-    size = [math.ceil(image.shape[1] * scale), math.ceil(image.shape[2] * scale)]
+    size = [max(round(image.shape[1] * scale), height + 1), max(round(image.shape[2] * scale), width + 1)]
     resized: Tensor = torch.nn.functional.interpolate(image[None], size=size, mode="bilinear")[0]
     return resized.round()
 
 
-@cache
+@lru_cache(maxsize=4)
 def _load(frost: str | None) -> tuple[Float[Tensor, "3 h w"], ...]:
     """Read the first five photographs of a folder by name; the benchmark leaves its sixth out."""
     folder = _package_folder() if frost is None else Path(frost)

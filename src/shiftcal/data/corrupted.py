@@ -7,6 +7,7 @@ classes. ImageNet-C: `<name>/<severity>/<class>/<file>`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,24 +31,23 @@ def load_corrupted(
         severity: 1 to 5.
         classes: For the layout of ImageNet-C, the data set's class folders in order: others are left out, as the
             published Tiny-ImageNet-C needs, whose frost has a thousand. By default all folders there are.
-        size: For the layout of ImageNet-C, the number of images to expect, if known.
+        size: The number of images to expect, if known.
     """
     root = Path(root)
     if (root / f"{name}.npy").is_file():
-        return _from_array(root, name, severity)
+        return _from_array(root, name, severity, size)
     if (root / name / str(severity)).is_dir():
         return _from_tree(root / name / str(severity), classes, size)
     raise wrong("root", f"a folder with {name}.npy or {name}/{severity}", str(root))
 
 
-def severities_of(root: Path) -> tuple[int, ...]:
-    """Tell which severities an array of our own holds; published ones hold all five."""
-    manifest = root / MANIFEST
-    return tuple(read_object(manifest)["severities"]) if manifest.is_file() else _SEVERITIES
+def manifest_of(root: Path) -> dict[str, Any]:
+    """Read how a set was made, if it is one of ours; published ones do not tell."""
+    return read_object(root / MANIFEST) if (root / MANIFEST).is_file() else {}
 
 
-def _from_array(root: Path, name: str, severity: int) -> Split:
-    severities = severities_of(root)
+def _from_array(root: Path, name: str, severity: int, size: int | None) -> Split:
+    severities = tuple(manifest_of(root).get("severities", _SEVERITIES))  # published arrays hold all five
     if severity not in severities:
         raise wrong("severity", f"one of {', '.join(map(str, severities))}, which the files hold", severity)
     images = open_images(root / f"{name}.npy")
@@ -55,6 +55,10 @@ def _from_array(root: Path, name: str, severity: int) -> Split:
     if rest:
         expected = f"as many images for each of {len(severities)} severities"
         raise wrong("file", expected, f"{root / f'{name}.npy'}: {len(images)} images")
+    if size is not None and count != size:
+        raise wrong("file", f"{size} images for each severity", f"{root / f'{name}.npy'}: {count}")
+    if not (root / "labels.npy").is_file():
+        raise wrong("root", f"a folder with labels.npy beside {name}.npy", str(root))
     labels = open_array(root / "labels.npy")
     if labels.shape not in ((len(images),), (count,)) or labels.dtype.kind not in "ui":
         expected = f"{len(images)} class indices (or {count}), as {name}.npy has images"

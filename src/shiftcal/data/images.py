@@ -81,6 +81,18 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
+def image_size(path: Path) -> tuple[int, int]:
+    """Read an image's height and width from its header."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            width, height = file.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise wrong("image", "readable", f"{path}: {error}") from None
+    return height, width
+
+
 def _to_rgb(image: Any) -> Any:
     from PIL import Image
 
@@ -98,9 +110,9 @@ def _resized(image: Any, size: int, fit: Fit) -> Any:
 
     if fit == "stretch":
         return image.resize((size, size), Image.Resampling.BILINEAR)
-    scale = round(size * 256 / 224) / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
+    shorter = round(size * 256 / 224)
+    width, height = (shorter * side // min(image.size) for side in image.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)  # torchvision's rounding
     return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 

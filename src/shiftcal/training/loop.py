@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shiftcal import data, methods, models
-from shiftcal._checks import wrong
+from shiftcal._checks import unknown, wrong
 from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
 from shiftcal.data.dataset import Dataset
@@ -84,6 +84,8 @@ class Run:
 
 def resolve_device(name: str) -> str:
     """Turn "auto" into "cuda" where there is one, else "cpu"."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise unknown("device", name, ("auto", "cpu", "cuda"))
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise wrong("device", "'cpu' or 'auto', since torch finds no CUDA device", "'cuda'")
