@@ -1,5 +1,9 @@
 """What every corruption must satisfy; how each compares with the benchmark's generators is in test_reference.py."""
 
+import hashlib
+import importlib
+import io
+import json
 import math
 import re
 from pathlib import Path
@@ -13,9 +17,10 @@ from PIL import Image
 
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from shiftcal.corruptions import CONSTANTS, SEVERITIES, _constants, frost_source
-from shiftcal.corruptions.blur import _copied_from
+from shiftcal.corruptions.blur import _copied_from, _zoom_large, _zoom_operator, smear, zoom
 from shiftcal.corruptions.random import Draws
 from shiftcal.corruptions.setting import Setting
+from shiftcal.corruptions.textures import textures
 
 NAMES = [*CORRUPTIONS, *EXTRA_CORRUPTIONS]
 RANDOM = {
@@ -34,6 +39,103 @@ def test_the_names_are_the_benchmarks() -> None:
     for constants in CONSTANTS:
         assert set(_constants()[constants]) == set(NAMES)
         assert all(len(values) == 5 for values in _constants()[constants].values())
+
+
+def test_the_constants_are_the_benchmarks() -> None:
+    cifar, imagenet = (_constants()[name] for name in ("cifar", "imagenet"))
+    assert cifar["gaussian_noise"] == [0.04, 0.06, 0.08, 0.09, 0.1]
+    assert cifar["motion_blur"] == [[6, 1], [6, 1.5], [6, 2], [8, 2], [9, 2.5]]
+    assert imagenet["fog"] == [[1.5, 2], [2, 2], [2.5, 1.7], [2.5, 1.5], [3, 1.4]]
+    assert imagenet["jpeg_compression"] == [25, 18, 15, 10, 7]
+    # All of them, as they were checked against the published generators.
+    digest = hashlib.sha256(json.dumps(_constants(), sort_keys=True).encode()).hexdigest()
+    assert digest == "ad47e329fc86270a957a39caff33f458e6ba859af1f82705dabb0ad1781fe952"
+
+
+@pytest.mark.parametrize("images", ["natural_images", "odd_images", "even_images"])
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_jpeg_agrees_with_pillow_at_any_size(images: str, severity: int, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(images)
+    decoded = []
+    for image in images.permute(0, 2, 3, 1).numpy():
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "JPEG", quality=_constants()["cifar"]["jpeg_compression"][severity - 1])
+        decoded.append(np.asarray(Image.open(buffer).convert("RGB")))
+    expected = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).float()
+    difference = (corrupt(images, "jpeg_compression", severity).float() - expected).abs()
+    assert difference.mean() < 0.6
+    assert difference[..., -1].mean() < 0.7, "the right edge does not see the padding"
+    assert difference[..., -1, :].mean() < 0.7, "nor does the lower one"
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("motion_blur", -45, 45), ("snow", -135, -45)])
+def test_directions_are_drawn_evenly(
+    name: str, low: float, high: float, natural_images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def watched(x: torch.Tensor, radius: float, sigma: float, degrees: torch.Tensor) -> torch.Tensor:
+        seen.append(degrees)
+        return smear(x, radius, sigma, degrees)
+
+    module = "shiftcal.corruptions.blur" if name == "motion_blur" else "shiftcal.corruptions.weather"
+    monkeypatch.setattr(importlib.import_module(module), "smear", watched)
+    corrupt(natural_images.repeat(20, 1, 1, 1), name, 3)
+    degrees = torch.cat(seen).numpy()
+    assert scipy.stats.kstest(degrees, scipy.stats.uniform(low, high - low).cdf).pvalue > 0.01
+
+
+def test_channels_and_corruptions_have_noise_of_their_own() -> None:
+    grey = torch.full((300, 3, 32, 32), 128, dtype=torch.uint8)
+    fields = {
+        n: corrupt(grey, n, 5).float() - 128 for n in ("gaussian_noise", "speckle_noise", "shot_noise", "impulse_noise")
+    }
+    planes = torch.stack([field[:, c].flatten() for field in fields.values() for c in range(3)])
+    correlation = torch.corrcoef(planes) - torch.eye(len(planes))
+    assert correlation.abs().max() < 0.01
+    first, second = fields["gaussian_noise"][:2].flatten(1)
+    assert torch.corrcoef(torch.stack([first, second]))[0, 1].abs() < 0.1
+
+
+def test_snow_falls_from_both_sides() -> None:
+    black = torch.zeros(40, 3, 32, 32, dtype=torch.uint8)
+    whitened = corrupt(black, "snow", 3).float()
+    assert torch.equal(whitened, whitened.flip(2, 3)), "the flakes and the flakes turned by 180° are added"
+    assert not torch.equal(whitened, whitened.flip(2))
+
+
+def test_frost_is_cut_from_anywhere_in_the_first_five(tmp_path: Path) -> None:
+    for k in range(6):
+        texture = np.zeros((300, 300, 3), dtype=np.uint8)
+        texture[..., 0], texture[..., 1] = np.arange(300)[:, None] * 0.85, np.arange(300) * 0.85
+        texture[..., 2] = 40 * k
+        Image.fromarray(texture).save(tmp_path / f"{k}.png")
+    black = torch.zeros(3000, 3, 16, 16, dtype=torch.uint8)
+    drawn = corrupt(black, "frost", 5, constants="imagenet", frost=tmp_path)[:, :, 0, 0].float() / 0.75
+    top, left = drawn[:, 0] / 0.85, drawn[:, 1] / 0.85
+    assert torch.corrcoef(torch.stack([top, left]))[0, 1].abs() < 0.06
+    for place in (top, left):
+        assert scipy.stats.kstest(place.numpy(), scipy.stats.uniform(0, 284).cdf).statistic < 0.03
+    shares = torch.bincount((drawn[:, 2] / 40).round().long(), minlength=6) / 3000
+    torch.testing.assert_close(shares, torch.tensor([0.2] * 5 + [0.0]), atol=0.03, rtol=0)
+
+
+def test_large_images_are_zoomed_as_small_ones_are(natural_images: torch.Tensor) -> None:
+    x = natural_images[:4].float()
+    for factor in (1.01, 1.13, 1.25, 2.25):
+        torch.testing.assert_close(_zoom_large(x, factor), zoom(x, factor), atol=1e-3, rtol=0)
+
+
+def test_severity_may_be_any_kind_of_integer(natural_images: torch.Tensor) -> None:
+    assert torch.equal(corrupt(natural_images, "contrast", np.int64(3)), corrupt(natural_images, "contrast", 3))
+
+
+def test_tables_do_not_pile_up() -> None:
+    for width in range(16, 120):
+        corrupt(torch.zeros(1, 3, 16, width, dtype=torch.uint8), "zoom_blur", 1)
+        corrupt(torch.zeros(1, 3, 16, width, dtype=torch.uint8), "frost", 1)
+    assert _zoom_operator.cache_info().currsize <= 64
+    assert textures.cache_info().currsize <= 4
 
 
 def test_black_turns_grey_and_flat_images_keep_their_level() -> None:
@@ -224,6 +326,7 @@ def test_bad_frost(tmp_path: Path, natural_images: torch.Tensor) -> None:
         ({"severity": 2.0}, "`severity` should be an integer in 1..5. Found `severity = 2.0`"),
         ({"seed": 2**40}, "`seed` should be an integer in 0..2³²−1"),
         ({"seed": 1.5}, "`seed` should be an integer in 0..2³²−1"),
+        ({"severity": True}, "`severity` should be an integer in 1..5. Found `severity = True`"),
         ({"severity": 0}, "`severity` should be an integer in 1..5. Found `severity = 0`"),
         ({"severity": 6}, "Found `severity = 6`"),
         ({"constants": "cifar10"}, "`constants` should be one of .* Did you mean 'cifar'?"),

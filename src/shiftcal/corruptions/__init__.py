@@ -49,7 +49,7 @@ _CHUNK_ELSEWHERE = 1 << 26
 def corrupt(
     images: UInt8[Tensor, "batch 3 height width"],
     name: str,
-    severity: int,
+    severity: SupportsIndex,
     *,
     seed: int = 0,
     constants: str = "cifar",
