@@ -6,7 +6,20 @@ from pathlib import Path
 from shiftcal.records import load_records
 
 HERE = Path(__file__).parent
-METHODS = ("ce", "dfl", "fgr", "filter-only", "rect-only", "weighted-sum", "fgr-shared", "fgr-ema", "mixup", "augmix", "fgr+mixup", "fgr+augmix")
+METHODS = (
+    "ce",
+    "dfl",
+    "fgr",
+    "filter-only",
+    "rect-only",
+    "weighted-sum",
+    "fgr-shared",
+    "fgr-ema",
+    "mixup",
+    "augmix",
+    "fgr+mixup",
+    "fgr+augmix",
+)
 
 
 def line(name: object, values: list[str]) -> None:

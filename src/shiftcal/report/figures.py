@@ -123,7 +123,10 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
         axis.grid(alpha=0.3)
     for axis in axes[len(shifts) + 1 :]:
         axis.set_visible(False)
-    axes[0].legend(frameon=False)
+    if len(methods) <= 4:
+        axes[0].legend(frameon=False)
+    else:  # more would hide the curves
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.supxlabel("severity (0: clean)")
     figure.supylabel("ECE, %")
     return _png(figure)
