@@ -47,6 +47,7 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/augmix.py
 	$(BIN)/python benchmarks/flsd53.py
 	$(BIN)/python benchmarks/corruptions.py
+	$(BIN)/python benchmarks/loader.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

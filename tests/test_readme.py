@@ -12,6 +12,8 @@ from shiftcal.report.table import markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PLACES = ("*.md", "docs/*.md", "benchmarks/*.md", "results/*/*.md")
+DOCUMENTS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(ROOT.glob(place))]
 
 
 def test_the_snippet_trains() -> None:
@@ -40,7 +42,7 @@ def test_the_two_commands_exist(command: str) -> None:
     assert re.search(rf"^{command.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "CONTRIBUTING.md", "results/demo/README.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_and_pictures_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
@@ -52,5 +54,7 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
     five_seeds = markdown(load_records(ROOT / "results/demo/runs"))
     assert (ROOT / "results/demo/table.md").read_text(encoding="utf-8") == five_seeds
     assert five_seeds.rpartition("\n\n")[0] in (ROOT / "results/demo/README.md").read_text(encoding="utf-8")
+    quick = markdown(load_records(ROOT / "results/cifar10-quick/runs"))
+    assert quick.rpartition("\n\n")[0] in (ROOT / "results/cifar10-quick/README.md").read_text(encoding="utf-8")
     demo = markdown(load_records(ROOT / "results/demo/demo"))
     assert demo.rpartition("\n\n")[0] in README
