@@ -102,7 +102,7 @@ def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
     [
         (
             ["train", "demoo", "--out", "X"],
-            "Parameter `recipe` should be one of demo. Found `recipe = 'demoo'`. Did you mean",
+            "Found `recipe = 'demoo'`. Did you mean 'demo'?",
         ),
         (["train", "demo", "--set", "method=frg", "--out", "X"], "Did you mean 'fgr'?"),
         (["train", "demo", "--set", "train.epoch=1", "--out", "X"], "Did you mean 'train.epochs'?"),
