@@ -72,3 +72,24 @@ def write_class_folders(root: Path, classes: int, count: int, size: tuple[int, i
         for i in range(count):
             array = rng.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
             Image.fromarray(array).save(root / f"kind{k}" / f"{i}.jpg")
+
+
+def write_tiny_imagenet(folder: Path, per_class: int = 9) -> Path:
+    rng, root = np.random.default_rng(0), folder / "tiny-imagenet-200"
+    lines = []
+    (root / "val" / "images").mkdir(parents=True)
+    for k in range(4):
+        folder = root / "train" / f"n0{k}" / "images"
+        folder.mkdir(parents=True)
+        (root / "train" / f"n0{k}" / f"n0{k}_boxes.txt").write_text("n00_0.JPEG\t0\t0\t62\t62\n")
+        for i in range(per_class):
+            image = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+            (image.convert("L") if i == 8 else image).save(folder / f"n0{k}_{i}.JPEG", "JPEG")
+        for i in range(2):
+            name = f"val_{2 * k + i}.JPEG"
+            Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(
+                root / "val" / "images" / name, "JPEG"
+            )
+            lines.append(f"{name}\tn0{k}\t0\t32\t44\t62")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(lines[::-1]) + "\n")
+    return root

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stand_ins import PER_CLASS, Cifar, write_class_folders
+from stand_ins import PER_CLASS, Cifar, write_class_folders, write_tiny_imagenet
 
 from shiftcal import data
 from shiftcal.data.cifar import unpickle
@@ -98,24 +98,7 @@ def test_a_pickle_that_would_run_code_is_refused() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    rng, root = np.random.default_rng(0), tmp_path / "tiny-imagenet-200"
-    lines = []
-    (root / "val" / "images").mkdir(parents=True)
-    for k in range(4):
-        folder = root / "train" / f"n0{k}" / "images"
-        folder.mkdir(parents=True)
-        (root / "train" / f"n0{k}" / f"n0{k}_boxes.txt").write_text("n00_0.JPEG\t0\t0\t62\t62\n")
-        for i in range(9):
-            image = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
-            (image.convert("L") if i == 8 else image).save(folder / f"n0{k}_{i}.JPEG", "JPEG")
-        for i in range(2):
-            name = f"val_{2 * k + i}.JPEG"
-            Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(
-                root / "val" / "images" / name, "JPEG"
-            )
-            lines.append(f"{name}\tn0{k}\t0\t32\t44\t62")
-    (root / "val" / "val_annotations.txt").write_text("\n".join(lines[::-1]) + "\n")
-    return root
+    return write_tiny_imagenet(tmp_path)
 
 
 def test_tiny_imagenet(tiny: Path) -> None:
