@@ -11,6 +11,12 @@ def wrong(name: str, should: str, found: object) -> ValueError:
     return ValueError(f"Parameter `{name}` should be {should}. Found `{name} = {found}`.")
 
 
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless a value is an integer of some least size."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise wrong(name, f"an integer of at least {least}", value)
+
+
 def unknown(name: str, value: str, known: Iterable[str]) -> ValueError:
     """Build the error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

@@ -1,4 +1,4 @@
-"""Checks of tensors that losses, metrics and calibrators share.
+"""What losses, metrics, calibrators and augmentations share about tensors: checks above all.
 
 Those that read values wait for the device; inside `torch.compile`, where there are no values to read, they pass.
 """
@@ -48,3 +48,8 @@ def check_range(targets: Tensor, classes: int) -> None:
     targets = targets.long()  # in a narrow type the number of classes might not fit
     if bool(((targets < 0) | (targets >= classes)).any()):
         raise wrong("targets", f"in 0..{classes - 1}", f"values in {int(targets.min())}..{int(targets.max())}")
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Widen half precision, in which probabilities near 1 cannot be told apart."""
+    return logits if logits.dtype == torch.float64 else logits.float()

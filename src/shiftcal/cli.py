@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,9 +140,10 @@ def corrupt(
     """Write corrupted test sets; the decorator's help says what they are."""
     with _friendly(destination, stopped="What is finished is kept; the same command goes on."):
         from shiftcal import corrupted_sets
+        from shiftcal.corruptions import named
         from shiftcal.training.loop import resolve_device
 
-        chosen = _names(names)
+        chosen = named(_words(names))
         levels = _severities(severities)
         images = corrupted_sets.open_source(source, labels=labels, size=size)
         if preview:
@@ -195,22 +196,18 @@ def data_prepare(
         typer.echo(f"{name}: {counts} of {len(made.classes)} classes, {list(made.train.images.shape[1:])}.")
 
 
-def _names(text: str) -> list[str]:
-    from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-
-    groups = {"all": CORRUPTIONS, "extra": EXTRA_CORRUPTIONS}
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    return list(dict.fromkeys(name for word in words for name in groups.get(word, (word,))))
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _severities(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = _words(text)
     if not words or not all(word in ("1", "2", "3", "4", "5") for word in words):
         raise wrong("severities", "one or more of 1, 2, 3, 4, 5, comma-separated", repr(text))
     return sorted({int(word) for word in words})
 
 
-def _preview(source: Any, path: Path, names: list[str], constants: str, seed: int, frost: str | None) -> None:
+def _preview(source: Any, path: Path, names: Sequence[str], constants: str, seed: int, frost: str | None) -> None:
     from shiftcal import corrupted_sets
     from shiftcal.records import write_atomically
     from shiftcal.report.figures import contact_sheet

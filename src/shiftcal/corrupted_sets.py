@@ -40,7 +40,7 @@ from shiftcal.data.images import (
     read_image,
     to_tensor,
 )
-from shiftcal.records import environment, first_difference, is_free, read_object, write_json
+from shiftcal.records import environment, first_difference, is_free, read_object, write_atomically, write_json
 
 Layout = Literal["arrays", "tree"]
 _VALUES_AT_A_TIME = 1 << 22
@@ -320,12 +320,10 @@ def _write_labels(source: Source, folder: Path, repeats: int) -> None:
     """Write the classes, once for each severity as the published file has them, if they are known."""
     if source.targets is None or (folder / "labels.npy").is_file():
         return
-    temporary = folder / ".labels.npy.tmp"
     kind = np.uint8 if source.targets.max() < 256 else np.int64
-    with temporary.open("wb") as file:
-        np.save(file, np.tile(source.targets.astype(kind), repeats))
-    _sync(temporary)
-    temporary.replace(folder / "labels.npy")
+    buffer = io.BytesIO()
+    np.save(buffer, np.tile(source.targets.astype(kind), repeats))
+    write_atomically(folder / "labels.npy", buffer.getvalue())
 
 
 def _write_tree(source: Source, folder: Path, name: str, severity: int, options: dict[str, Any], bar: Progress) -> None:

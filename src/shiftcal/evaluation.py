@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
-from shiftcal.corruptions import CORRUPTIONS, SEVERITIES, corrupt, frost_source
+from shiftcal.corruptions import SEVERITIES, corrupt, frost_source, named
 from shiftcal.data.corrupted import load_corrupted, manifest_of
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
@@ -85,11 +85,6 @@ def evaluate(
         "corruptions": _origin(corruptions, constants, frost, corrupted),
         "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
     }
-
-
-def named(corruptions: Sequence[str]) -> tuple[str, ...]:
-    """Write out ("all",), the 15 corruptions of the benchmark."""
-    return tuple(name for word in corruptions for name in (CORRUPTIONS if word == "all" else (word,)))
 
 
 def shifted_splits(

@@ -9,12 +9,6 @@ from shiftcal._checks import wrong
 from shiftcal._tensors import check_tensor
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless a value is an integer of some least size."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise wrong(name, f"an integer of at least {least}", value)
-
-
 def check_images(images: Tensor) -> None:
     """Raise unless images are a batch of uint8 RGB."""
     check_tensor("images", images)

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal.augment._inputs import check_count, check_images
+from shiftcal._checks import check_count, wrong
+from shiftcal._tensors import at_least_float32
+from shiftcal.augment._inputs import check_images
 from shiftcal.augment.operations import OPERATIONS, affine
 
 _NAMES = tuple(OPERATIONS)
-_TONAL = ("autocontrast", "equalize", "posterize", "solarize")
 # What `affine` calls the magnitude of each operation that moves pixels.
 _GEOMETRIC = {
     "rotate": "degrees",
@@ -23,6 +23,7 @@ _GEOMETRIC = {
     "translate_x": "shift_x",
     "translate_y": "shift_y",
 }
+_TONAL = tuple(name for name in OPERATIONS if name not in _GEOMETRIC)
 
 
 def augmix(
@@ -131,7 +132,7 @@ def jensen_shannon(logits: Float[Tensor, "views batch classes"]) -> Float[Tensor
     if logits.ndim != 3 or 0 in logits.shape or logits.shape[2] < 2 or not logits.is_floating_point():
         found = f"{logits.dtype} {list(logits.shape)}"
         raise wrong("logits", "floating point of shape [V, N, K] with K ≥ 2", found)
-    log_p = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+    log_p = at_least_float32(logits).log_softmax(-1)
     log_mean = log_p.logsumexp(0) - math.log(len(logits))
     return (log_p.exp() * (log_p - log_mean)).sum(-1).mean()
 

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from shiftcal.augment._inputs import check_count, check_images
+from shiftcal._checks import check_count
+from shiftcal.augment._inputs import check_images
 
 
 def crop_flip(

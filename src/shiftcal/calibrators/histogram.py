@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shiftcal._checks import check_count
 from shiftcal.calibrators.base import Calibrator
-from shiftcal.metrics._inputs import check_bins
 from shiftcal.metrics.binning import bin_index, class_bin_sums
 
 FLOOR = 1e-6  # a class that no bin has seen keeps this probability, so that its logarithm is finite
@@ -29,7 +29,7 @@ class HistogramBinning(Calibrator):
 
     def __init__(self, bins: int = 15) -> None:
         super().__init__()
-        check_bins(bins)
+        check_count("bins", bins)
         self.bins = bins
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -101,9 +101,29 @@ def corrupt(
     return torch.cat(parts)
 
 
+def named(words: Sequence[str]) -> tuple[str, ...]:
+    """Write out the groups: "all", the 15 of the benchmark, and "extra", the 4 others; each name once.
+
+    Example:
+        >>> named(["fog", "extra", "fog"])
+        ('fog', 'speckle_noise', 'gaussian_blur', 'spatter', 'saturate')
+    """
+    groups = {"all": CORRUPTIONS, "extra": EXTRA_CORRUPTIONS}
+    return tuple(dict.fromkeys(name for word in words for name in groups.get(word, (word,))))
+
+
 @cache
 def _constants() -> dict[str, dict[str, list[Any]]]:
     return tomllib.loads((files("shiftcal.corruptions") / "constants.toml").read_text(encoding="utf-8"))
 
 
-__all__ = ["CONSTANTS", "CORRUPTIONS", "EXTRA_CORRUPTIONS", "SEVERITIES", "SMALLEST", "corrupt", "frost_source"]
+__all__ = [
+    "CONSTANTS",
+    "CORRUPTIONS",
+    "EXTRA_CORRUPTIONS",
+    "SEVERITIES",
+    "SMALLEST",
+    "corrupt",
+    "frost_source",
+    "named",
+]

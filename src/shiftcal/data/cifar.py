@@ -20,7 +20,7 @@ import torch
 
 from shiftcal._checks import wrong
 from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.images import find_images, read_images
+from shiftcal.data.images import find_images, read_split
 from shiftcal.data.splits import hold_out
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -80,8 +80,8 @@ def _load(form: Form, root: Path, seed: int, progress: bool) -> Dataset:
         classes=classes,
         mean=MEAN,
         std=STD,
-        train=Split(train.images[~held], train.targets[~held]),
-        validation=Split(train.images[held], train.targets[held]),
+        train=train.take(~held),
+        validation=train.take(held),
         test=test,
     )
 
@@ -204,8 +204,8 @@ def _split(pixels: Any, labels: Any, classes: int) -> Split:
 
 def _tree(root: Path, progress: bool) -> tuple[tuple[str, ...], Split, Split]:
     train = find_images(root / "train")
-    splits = []
-    for tree in (train, find_images(root / "test", train.classes)):
-        images, readable = read_images(tree.files, size=None, title=tree.root.name, progress=progress)
-        splits.append(Split(images, torch.tensor(tree.targets)[readable]))
-    return train.classes, splits[0], splits[1]
+    first, second = (
+        read_split(tree.files, tree.targets, title=tree.root.name, progress=progress)
+        for tree in (train, find_images(root / "test", train.classes))
+    )
+    return train.classes, first, second

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from shiftcal._checks import wrong
@@ -28,6 +28,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def take(self, chosen: Bool[Tensor, " n"]) -> Split:
+        """Keep the chosen samples."""
+        return Split(self.images[chosen], self.targets[chosen])
 
     def to(self, device: torch.device | str) -> Split:
         """Move to a device."""

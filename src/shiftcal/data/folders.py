@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from shiftcal._checks import unknown, wrong
 from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.images import Fit, Tree, find_images, read_images
+from shiftcal.data.images import Fit, Tree, find_images, read_split
 from shiftcal.data.splits import hold_out
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -39,7 +37,7 @@ def folder(
         validation = _read(_same_classes(parts["validation"], tree), size, fit, progress)
     else:
         held = hold_out(train.targets, share=0.1, seed=seed)
-        train, validation = _take(train, ~held), _take(train, held)
+        train, validation = train.take(~held), train.take(held)
     return _dataset("folder", tree.classes, train, validation, test)
 
 
@@ -81,9 +79,9 @@ def _one_tree(root: Path, size: int | None, fit: Fit, seed: int, progress: bool)
 def _eighty_ten_ten(split: Split, seed: int) -> tuple[Split, Split, Split]:
     """Cut a set into training, validation and test images, of every class alike."""
     held = hold_out(split.targets, share=0.2, seed=seed)
-    rest = _take(split, held)
+    rest = split.take(held)
     second = hold_out(rest.targets, share=0.5, seed=seed + 1)
-    return _take(split, ~held), _take(rest, ~second), _take(rest, second)
+    return split.take(~held), rest.take(~second), rest.take(second)
 
 
 def _same_classes(path: Path, train: Tree) -> Tree:
@@ -100,12 +98,7 @@ def _of_classes(path: Path, present: tuple[str, ...], classes: tuple[str, ...] |
 
 
 def _read(tree: Tree, size: int | None, fit: Fit, progress: bool) -> Split:
-    images, readable = read_images(tree.files, size=size, fit=fit, title=tree.root.name, progress=progress)
-    return Split(images, torch.tensor(tree.targets)[readable])
-
-
-def _take(split: Split, chosen: Bool[Tensor, " n"]) -> Split:
-    return Split(split.images[chosen], split.targets[chosen])
+    return read_split(tree.files, tree.targets, size=size, fit=fit, title=tree.root.name, progress=progress)
 
 
 def _join(splits: list[Split]) -> Split:

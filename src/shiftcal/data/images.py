@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
+from shiftcal.data.dataset import Split
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -69,13 +71,8 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
     With `size` it becomes a square: "crop" makes the shorter side 256/224 of the size and cuts out the middle, as
     ImageNet's evaluation does; "stretch" resizes both sides.
     """
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            image = _to_rgb(file)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damage
-        raise wrong("image", "readable", f"{path}: {error}") from None
+    with _opened(path) as file:
+        image = _to_rgb(file)
     if size is not None:
         image = _resized(image, size, fit)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
@@ -83,14 +80,20 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
 
 def image_size(path: Path) -> tuple[int, int]:
     """Read an image's height and width from its header."""
+    with _opened(path) as file:
+        width, height = file.size
+    return height, width
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from PIL import Image
 
     try:
         with Image.open(path) as file:
-            width, height = file.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            yield file
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damage
         raise wrong("image", "readable", f"{path}: {error}") from None
-    return height, width
 
 
 def _to_rgb(image: Any) -> Any:
@@ -147,6 +150,20 @@ def read_images(
     for failure in failures:
         warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=2)
     return images[readable], readable
+
+
+def read_split(
+    files: Sequence[Path],
+    targets: Sequence[int],
+    *,
+    size: int | None = None,
+    fit: Fit = "crop",
+    title: str = "read",
+    progress: bool = True,
+) -> Split:
+    """Read files and keep the classes of those that could be read, see `read_images`."""
+    images, readable = read_images(files, size=size, fit=fit, title=title, progress=progress)
+    return Split(images, torch.tensor(targets)[readable])
 
 
 def _try(size: int | None, fit: Fit, path: Path) -> Tensor | str:

@@ -36,8 +36,13 @@ def prepare(name: str, source: Path | None = None, *, progress: bool = True) -> 
     if source is None and not root.exists():
         source = _fetch(name, progress)
     if source is not None:
-        _check(name, _place(source, root), undo=root, progress=progress)
-    return read(name, root, progress=progress)
+        _place(source, root)
+    try:
+        return read(name, root, progress=progress)
+    except ValueError:
+        if source is not None and root.is_symlink():  # what it leads to is not the data set
+            root.unlink()
+        raise
 
 
 def read(name: str, root: Path, *, progress: bool) -> Dataset:
@@ -71,7 +76,7 @@ def _fetch(name: str, progress: bool) -> Path:
     return archive
 
 
-def _place(source: Path, root: Path) -> Path:
+def _place(source: Path, root: Path) -> None:
     if source.is_dir():
         root.parent.mkdir(parents=True, exist_ok=True)
         root.symlink_to(source.resolve(), target_is_directory=True)
@@ -79,14 +84,3 @@ def _place(source: Path, root: Path) -> Path:
         unpack(source, root)
     else:
         raise wrong("from", "a folder or an archive", str(source))
-    return root
-
-
-def _check(name: str, root: Path, *, undo: Path, progress: bool) -> None:
-    """Remove the link again if what it leads to is not the data set."""
-    try:
-        read(name, root, progress=progress)
-    except ValueError:
-        if undo.is_symlink():
-            undo.unlink()
-        raise

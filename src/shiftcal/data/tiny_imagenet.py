@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from shiftcal._checks import wrong
 from shiftcal.data.cifar import MEAN, STD
-from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.images import find_images, read_images
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.images import find_images, read_split
 from shiftcal.data.splits import hold_out
 
 
@@ -21,19 +19,17 @@ def tiny_imagenet(root: str | Path, *, seed: int = 0, per_class: int = 50, progr
     """
     root = _root(Path(root))
     tree = find_images(root / "train")
-    images, readable = read_images(tree.files, title="train", progress=progress)
-    targets = torch.tensor(tree.targets)[readable]
-    held = hold_out(targets, per_class=per_class, seed=seed)
+    whole = read_split(tree.files, tree.targets, title="train", progress=progress)
+    held = hold_out(whole.targets, per_class=per_class, seed=seed)
     files, labels = _annotated(root / "val", tree.classes)
-    test, readable = read_images(files, title="val", progress=progress)
     return Dataset(
         name="tiny-imagenet",
         classes=tree.classes,
         mean=MEAN,
         std=STD,
-        train=Split(images[~held], targets[~held]),
-        validation=Split(images[held], targets[held]),
-        test=Split(test, torch.tensor(labels)[readable]),
+        train=whole.take(~held),
+        validation=whole.take(held),
+        test=read_split(files, labels, title="val", progress=progress),
     )
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal._tensors import check_indices, check_rows
+from shiftcal._tensors import at_least_float32, check_indices, check_rows
 
 
 def check_inputs(logits: Tensor, targets: Tensor) -> None:
@@ -26,11 +26,6 @@ def check_gamma(gamma: float) -> None:
     """Raise unless a focusing parameter is a number of at least 0."""
     if not gamma >= 0:
         raise wrong("gamma", "at least 0", gamma)
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Widen half precision, in which probabilities near 1 cannot be told apart."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def true_class_log_probability(logits: Tensor, targets: Tensor) -> Float[Tensor, " batch"]:

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.losses._inputs import at_least_float32, check_inputs, reduce
+from shiftcal._tensors import at_least_float32
+from shiftcal.losses._inputs import check_inputs, reduce
 
 
 def cross_entropy(

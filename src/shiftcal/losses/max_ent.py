@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_gamma, check_inputs, focal_term, reduce
+from shiftcal._tensors import at_least_float32
+from shiftcal.losses._inputs import check_gamma, check_inputs, focal_term, reduce
 
 Constraint = Literal["mean", "variance", "both"]
 

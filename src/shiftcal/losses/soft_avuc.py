@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from shiftcal._checks import wrong
-from shiftcal.losses._inputs import at_least_float32, check_inputs, check_mask
+from shiftcal._tensors import at_least_float32
+from shiftcal.losses._inputs import check_inputs, check_mask
 
 
 def soft_avuc(

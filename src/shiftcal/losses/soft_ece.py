@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._checks import check_count, wrong
 from shiftcal.losses._inputs import check_inputs, check_mask, confidence_and_hits
 
 
@@ -38,8 +38,7 @@ def soft_ece(
     """
     check_inputs(logits, targets)
     check_mask(mask, len(targets))
-    if not isinstance(bins, int) or bins < 1:
-        raise wrong("bins", "an integer of at least 1", bins)
+    check_count("bins", bins)
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     confidence, correct = confidence_and_hits(logits, targets)

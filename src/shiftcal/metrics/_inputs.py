@@ -33,12 +33,6 @@ def check_inputs(probabilities: Tensor, targets: Tensor) -> None:
     check_range(targets, probabilities.shape[1])
 
 
-def check_bins(bins: int) -> None:
-    """Raise unless the number of bins is a positive integer."""
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
-        raise wrong("bins", "an integer of at least 1", bins)
-
-
 def fraction(value: Tensor) -> float:
     """Read a metric's value; inside `torch.compile` it stays a tensor on its device."""
     return typing.cast(float, value) if torch.compiler.is_compiling() else float(value.detach())

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
+from shiftcal._checks import check_count
+from shiftcal.metrics._inputs import check_inputs, fraction
 
 
 def adaptive_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
@@ -22,7 +23,7 @@ def adaptive_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor,
         0.25
     """
     check_inputs(probabilities, targets)
-    check_bins(bins)
+    check_count("bins", bins)
     n = len(probabilities)
     bins = min(bins, n)
     confidence, order = probabilities.double().sort(dim=0, stable=True)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._checks import check_count, wrong
 from shiftcal._progress import Progress
 from shiftcal.metrics._inputs import check_inputs
 
@@ -63,8 +63,7 @@ def bootstrap_interval(
     check_inputs(probabilities, targets)
     if not 0 < level < 1:
         raise wrong("level", "in (0, 1)", level)
-    if not isinstance(resamples, int) or resamples < 2:
-        raise wrong("resamples", "an integer of at least 2", resamples)
+    check_count("resamples", resamples, least=2)
     if method not in ("basic", "percentile"):
         raise wrong("method", "'basic' or 'percentile'", repr(method))
     n, device = len(targets), probabilities.device

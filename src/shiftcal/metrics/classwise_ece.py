@@ -5,7 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
+from shiftcal._checks import check_count
+from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import class_bin_sums
 
 
@@ -20,6 +21,6 @@ def classwise_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor
         0.25
     """
     check_inputs(probabilities, targets)
-    check_bins(bins)
+    check_count("bins", bins)
     # The FGR paper divides by n_k, the size of class k; its tables (ECE 23.5 %, CECE 4.9 % at K=10) only fit N.
     return fraction(class_bin_sums(probabilities, targets, bins).expected_error().mean())

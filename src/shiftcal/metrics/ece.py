@@ -5,7 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal.metrics._inputs import check_bins, check_inputs, fraction
+from shiftcal._checks import check_count
+from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import bin_sums, top_label
 
 
@@ -20,7 +21,7 @@ def ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *
         0.25
     """
     check_inputs(probabilities, targets)
-    check_bins(bins)
+    check_count("bins", bins)
     return fraction(bin_sums(*top_label(probabilities, targets), bins).expected_error())
 
 
@@ -33,5 +34,5 @@ def mce(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *
         0.5
     """
     check_inputs(probabilities, targets)
-    check_bins(bins)
+    check_count("bins", bins)
     return fraction(bin_sums(*top_label(probabilities, targets), bins).gap().max())

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal.metrics._inputs import check_bins, check_inputs
+from shiftcal._checks import check_count, wrong
+from shiftcal.metrics._inputs import check_inputs
 from shiftcal.metrics.adaptive_ece import adaptive_ece
 from shiftcal.metrics.binning import BinSums, bin_sums, class_bin_sums, top_label
 from shiftcal.metrics.scores import sample_brier, sample_nll
@@ -28,9 +28,8 @@ class CalibrationMeter:
     """
 
     def __init__(self, num_classes: int, bins: int = 15, adaptive: bool = False) -> None:
-        if not isinstance(num_classes, int) or num_classes < 2:
-            raise wrong("num_classes", "an integer of at least 2", num_classes)
-        check_bins(bins)
+        check_count("num_classes", num_classes, least=2)
+        check_count("bins", bins)
         self.num_classes, self.bins, self.adaptive = num_classes, bins, adaptive
         self._top = BinSums(*torch.zeros(3, bins, dtype=torch.float64))
         self._by_class = BinSums(*torch.zeros(3, num_classes, bins, dtype=torch.float64))
