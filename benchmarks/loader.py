@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 
 from shiftcal.data.cifar import MEAN, STD
 from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.loader import MixedEpoch
+from shiftcal.data.loader import ResidentEpoch
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run, prepare
+from shiftcal.training.loop import Run
 from shiftcal.training.step import training_step
 
 COUNT, BATCH, ROUNDS = 20_000, 128, 5
@@ -55,10 +55,10 @@ class PerImage(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def ours(run: Run, epoch: int, ratio: float) -> Iterator[object]:
-    mixed = MixedEpoch(run.train_split, ratio=ratio, qualities=(15, 18, 25), seed=0, epoch=epoch)
+    mixed = ResidentEpoch(run.train_split, ratio=ratio, qualities=(15, 18, 25), seed=0, epoch=epoch)
     generator = torch.Generator(run.device).manual_seed(epoch)
     for batch in mixed.batches(BATCH):
-        yield prepare(run, batch, generator)
+        yield run.prepare(batch, generator)
 
 
 def seconds(batches: Iterator[object], device: torch.device) -> float:
@@ -72,15 +72,15 @@ def seconds(batches: Iterator[object], device: torch.device) -> float:
 
 def data_share(run: Run) -> tuple[float, float]:
     """Milliseconds of a plain ResNet-18 step with one batch used again and again, and with all of them prepared."""
-    batches = list(MixedEpoch(run.train_split, ratio=0.05, qualities=(15,), seed=0, epoch=0).batches(BATCH))[:-1]
+    batches = list(ResidentEpoch(run.train_split, ratio=0.05, qualities=(15,), seed=0, epoch=0).batches(BATCH))[:-1]
     generator = torch.Generator(run.device).manual_seed(0)
-    fixed = prepare(run, batches[0], generator)
+    fixed = run.prepare(batches[0], generator)
 
     def steps(prepared: bool) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         for batch in batches:
-            mix = prepare(run, batch, generator) if prepared else fixed
+            mix = run.prepare(batch, generator) if prepared else fixed
             training_step(run.model, run.optimizer, run.plain, mix, None)
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start) / len(batches)

@@ -17,6 +17,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from made_images import make_natural_images
 
+# torchvision without compiled operators for this build of torch fails on import, and timm with it, unless the operators
+# are at least declared. Nothing calls them.
+TORCHVISION = torch.library.Library("torchvision", "DEF")
+if not hasattr(torch.ops.torchvision, "nms"):
+    for operator in ("nms", "qnms"):
+        TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
 HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -7,11 +7,11 @@ import torch
 
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
 from shiftcal.augment import OPERATIONS, augmix
-from shiftcal.data.loader import MixedEpoch
+from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run, load_dataset, prepare, train
+from shiftcal.training.loop import Run, load_dataset, train
 from shiftcal.training.step import Inputs, Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -59,13 +59,13 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     sizes = ["data.train=500", "data.validation=40", "data.test=40", "device=cuda", "train.clip_norm=2.0"]
     config = load_config("demo", [f"method={method}", *sizes])
     run = Run(config, load_dataset(config))
-    mixed = MixedEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
+    mixed = ResidentEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
     generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(3)]
 
     def step() -> None:
-        mix = prepare(run, batch, generators[0], generators[1])
+        mix = run.prepare(batch, generators[0], generators[1])
         shared = run.method.constraint_batch == "shared"
-        original = None if shared else prepare(run, batch, generators[2])
+        original = None if shared else run.prepare(batch, generators[2])
         training_step(run.model, run.optimizer, run.full, mix, original)
 
     batch = next(mixed.batches(64))

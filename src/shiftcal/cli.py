@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -29,6 +30,12 @@ app = typer.Typer(
 Set = Annotated[
     list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
 ]
+
+Weights = Annotated[
+    str | None, typer.Option(help="File with weights to start from, or `pretrained` (--set train.weights=…).")
+]
+Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
 
 DEMO_METHODS = ("ce", "fgr")
 
@@ -64,18 +71,59 @@ def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe (demo) or path of a TOML file.")],
     out: Annotated[Path, typer.Option(help="Directory for the run; new or empty.")],
     set_: Set = [],  # noqa: B006
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")] = False,
+    weights: Weights = None,
+    holdout: Holdout = None,
+    resume: Resume = False,
 ) -> None:
     """Train one method by a recipe; the decorator's help lists the methods there are."""
-    words = [recipe, *[word for item in set_ for word in ("--set", item)], "--out", str(out), "--resume"]
-    again = f"shiftcal train {shlex.join(words)}"
-    with _friendly(out, again):
+    set_ = _with_options(set_, weights, holdout)
+    with _friendly(out, _again("train", [recipe], set_, out)):
         from shiftcal.bench.run import complete
         from shiftcal.report.table import print_table
         from shiftcal.training.config import load_config
 
         record = complete(load_config(recipe, set_), out, resume=resume)
         print_table([record])
+        typer.echo(f"Record: {out / 'record.json'}")
+
+
+@app.command(
+    help="""Make a trained classifier's confidence honest: freeze it but for its last layer, and train that with FGR.
+
+    CHECKPOINT is the directory of a run, or a file with the weights of a model that the recipe names: safetensors, or
+    a state dict saved by torch. What the network says about several views of each training image is kept, so that it
+    takes minutes. The table shows the checkpoint before and after.
+
+    Example: shiftcal finetune runs/cifar10-ce --out runs/cifar10-finetuned
+
+    Example: shiftcal finetune theirs.pt --recipe quick-cifar10 --set train.model=their_code:make --out runs/mine"""
+)
+def finetune(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Directory of a run, or file of weights.")],
+    out: Annotated[Path, typer.Option(help="Directory for the run; new or empty.")],
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe that names data and model; that of the run by default.")
+    ] = None,
+    set_: Set = [],  # noqa: B006
+    holdout: Holdout = None,
+    resume: Resume = False,
+) -> None:
+    """Train a classifier's last layer; the decorator's help says how."""
+    set_ = _with_options(set_, None, holdout)
+    words = [str(checkpoint), *(["--recipe", recipe] if recipe else [])]
+    with _friendly(out, _again("finetune", words, set_, out)):
+        from shiftcal.bench.run import before_and_after, complete
+        from shiftcal.report.table import print_table
+        from shiftcal.training.config import config_of_run, load_config
+
+        if not checkpoint.exists():
+            raise wrong("CHECKPOINT", "the directory of a run, or a file with weights", str(checkpoint))
+        if recipe is None and checkpoint.is_file():
+            raise wrong("recipe", "given, since a file does not tell its data and model", "nothing")
+        changes = ["method=fgr", *set_, f"finetuned_from={json.dumps(str(checkpoint))}"]
+        config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes)
+        record = complete(config, out, resume=resume)
+        print_table(before_and_after(record))
         typer.echo(f"Record: {out / 'record.json'}")
 
 
@@ -193,7 +241,19 @@ def data_prepare(
 
         made = prepare(name, source)
         counts = f"{len(made.train):,} training, {len(made.validation):,} validation and {len(made.test):,} test images"
-        typer.echo(f"{name}: {counts} of {len(made.classes)} classes, {list(made.train.images.shape[1:])}.")
+        typer.echo(f"{name}: {counts} of {len(made.classes)} classes, {list(made.train.shape)}.")
+
+
+def _with_options(set_: list[str], weights: str | None, holdout: str | None) -> list[str]:
+    """Turn options into the keys that they stand for."""
+    named = {"train.weights": weights, "data.holdout": holdout}
+    return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
+
+
+def _again(command: str, words: list[str], set_: list[str], out: Path) -> str:
+    """Write the command that continues a run."""
+    changes = [word for item in set_ for word in ("--set", item)]
+    return shlex.join(["shiftcal", command, *words, *changes, "--out", str(out), "--resume"])
 
 
 def _words(text: str) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.corruptions import SEVERITIES, corrupt, frost_source, named
 from shiftcal.data.corrupted import load_corrupted, manifest_of
-from shiftcal.data.dataset import Dataset, Split
+from shiftcal.data.dataset import AnySplit, Dataset, Split
 from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
 
 
@@ -51,27 +52,27 @@ def evaluate(
 
     Returns:
         Plain data, all metrics as fractions: `temperature`; `validation` and `id` (clean test set); `shifts`, one row
-        for each shift and severity; `shifted`, their mean; `reliability`, bins of `id` and of all shifts together;
-        `corruptions`, where the corrupted images came from.
+        for each shift and severity; `shifted`, their mean; `besides`, further test sets by name; `reliability`, bins
+        of `id` and of all shifts together; `corruptions`, where the corrupted images came from.
     """
     corruptions = named(corruptions)
-    total = 2 + sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(corruptions)
+    total = 2 + len(dataset.besides) + sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(corruptions)
     with Progress("evaluate", total, enabled=progress) as bar:
-        logits = predict(model, dataset, dataset.validation, batch_size)
-        scaling = TemperatureScaling(temperature_criterion).fit(logits, dataset.validation.targets.to(logits.device))
+        logits, targets = predict(model, dataset, dataset.validation, batch_size)
+        scaling = TemperatureScaling(temperature_criterion).fit(logits, targets)
+        validation, _ = _measure(logits, targets, scaling, bins)
+        bar.advance()
 
-        def measure(split: Split) -> tuple[dict[str, float], CalibrationMeter]:
-            result = _measure(predict(model, dataset, split, batch_size), split.targets, scaling, bins)
+        def measure(split: AnySplit | Corrupted) -> tuple[dict[str, float], CalibrationMeter]:
+            result = _measure(*predict(model, dataset, split, batch_size), scaling, bins)
             bar.advance()
             return result
 
-        validation, _ = measure(dataset.validation)
         clean, clean_meter = measure(dataset.test)
+        besides = {name: measure(split)[0] for name, split in dataset.besides.items()}
         rows: list[dict[str, Any]] = []
         pooled = CalibrationMeter(len(dataset.classes), bins)
-        for shift, severity, split in shifted_splits(
-            dataset, corruptions, constants, frost=frost, corrupted=corrupted, device=logits.device
-        ):
+        for shift, severity, split in shifted_splits(dataset, corruptions, constants, frost=frost, corrupted=corrupted):
             metrics, meter = measure(split)
             rows.append({"shift": shift, "severity": severity, **metrics})
             pooled.merge(meter)
@@ -82,9 +83,38 @@ def evaluate(
         "id": clean,
         "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
         "shifts": rows,
+        "besides": besides,
         "corruptions": _origin(corruptions, constants, frost, corrupted),
         "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
     }
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """A test set whose images are corrupted as they are asked for, on the device they go to."""
+
+    split: AnySplit
+    name: str
+    severity: int
+    constants: str
+    frost: str | None
+
+    def to(self, device: torch.device | str) -> Corrupted:
+        """Corrupt on a device."""
+        return Corrupted(self.split.to(device), self.name, self.severity, self.constants, self.frost)
+
+    def parts(self, size: int) -> Iterator[tuple[Tensor, Split]]:
+        """Go through the samples in order; an image's corruption depends on its index, not on its batch."""
+        for index, part in self.split.parts(size):
+            images = corrupt(
+                part.images,
+                self.name,
+                self.severity,
+                constants=self.constants,
+                indices=index.to(part.images.device),
+                frost=self.frost,
+            )
+            yield index, Split(images, part.targets)
 
 
 def shifted_splits(
@@ -94,20 +124,21 @@ def shifted_splits(
     *,
     frost: str | None = None,
     corrupted: str | Path | None = None,
-    device: torch.device | str = "cpu",
-) -> Iterator[tuple[str, int, Split]]:
+) -> Iterator[tuple[str, int, AnySplit | Corrupted]]:
     """Yield the data set's own shifts, then the corruptions of its test images, by name and severity."""
     for name, splits in dataset.shifts.items():
         for severity, split in enumerate(splits, start=1):
             yield name, severity, split
     for name in corruptions:
         for severity in SEVERITIES:
-            if corrupted is not None:
-                split = load_corrupted(corrupted, name, severity, classes=dataset.classes, size=len(dataset.test))
-                yield name, severity, split
+            if corrupted is None:
+                yield name, severity, Corrupted(dataset.test, name, severity, constants, frost)
                 continue
-            images = corrupt(dataset.test.images.to(device), name, severity, constants=constants, frost=frost)
-            yield name, severity, Split(images, dataset.test.targets.to(device))
+            yield (
+                name,
+                severity,
+                load_corrupted(corrupted, name, severity, classes=dataset.classes, size=len(dataset.test)),
+            )
 
 
 def _origin(
@@ -125,23 +156,27 @@ def _origin(
     }
 
 
-def predict(model: nn.Module, dataset: Dataset, split: Split, batch_size: int) -> Float[Tensor, "n classes"]:
-    """Return a model's logits for stored images, in evaluation mode, on the model's device."""
+def predict(
+    model: nn.Module, dataset: Dataset, split: AnySplit | Corrupted, batch_size: int
+) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+    """Return a model's logits for stored images and their classes, in evaluation mode, on the model's device."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
+    logits, targets = [], []
     try:
         with torch.inference_mode():
-            parts = [model(dataset.normalise(part.to(device))).float() for part in split.images.split(batch_size)]
+            for _, part in split.to(device).parts(batch_size):
+                logits.append(model(dataset.normalise(part.images)).float())
+                targets.append(part.targets)
     finally:
         model.train(training)
-    return torch.cat(parts)
+    return torch.cat(logits), torch.cat(targets)
 
 
 def _measure(
     logits: Tensor, targets: Tensor, scaling: TemperatureScaling, bins: int
 ) -> tuple[dict[str, float], CalibrationMeter]:
-    targets = targets.to(logits.device)
     # In float64 even a very sure model leaves the true class a probability above 0.
     probabilities, scaled = logits.double().softmax(-1), scaling(logits.double()).softmax(-1)
     meter = CalibrationMeter(logits.shape[1], bins)

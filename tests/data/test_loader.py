@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shiftcal import data, dct_low_pass
-from shiftcal.data.loader import MixedEpoch, seeded
+from shiftcal.data.loader import ResidentEpoch, seeded
 
 
 @pytest.fixture(scope="module")
@@ -12,8 +12,8 @@ def split() -> data.Split:
     return data.load("shapes", train=200, validation=8, test=8).train
 
 
-def mixed(split: data.Split, ratio: float = 0.1, seed: int = 0, epoch: int = 0) -> MixedEpoch:
-    return MixedEpoch(split, ratio=ratio, qualities=(15, 18, 25), seed=seed, epoch=epoch)
+def mixed(split: data.Split, ratio: float = 0.1, seed: int = 0, epoch: int = 0) -> ResidentEpoch:
+    return ResidentEpoch(split, ratio=ratio, qualities=(15, 18, 25), seed=seed, epoch=epoch)
 
 
 def test_the_filtered_share_is_rho_and_each_has_a_quality_of_the_list(split: data.Split) -> None:

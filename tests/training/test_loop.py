@@ -6,11 +6,12 @@ import torch
 
 from shiftcal import data, methods
 from shiftcal.augment import crop_flip, jensen_shannon
-from shiftcal.data.loader import MixedEpoch
+from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS, Method
+from shiftcal.models import load_weights
 from shiftcal.training import checkpoint, loop
 from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import Run, load_dataset, prepare, train
+from shiftcal.training.loop import Run, load_dataset, train
 from shiftcal.training.objective import objectives
 from shiftcal.training.step import Inputs, StepReport, training_step
 
@@ -102,10 +103,10 @@ def test_a_run_follows_its_recipe(dataset: data.Dataset) -> None:
 
 def test_batches_are_augmented_and_normalised(dataset: data.Dataset) -> None:
     run = Run(config("method=ce"), dataset)
-    batch = next(MixedEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
+    batch = next(ResidentEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
     first, second = (torch.Generator().manual_seed(0) for _ in range(2))
     expected = dataset.normalise(crop_flip(batch.images, second))
-    assert torch.equal(prepare(run, batch, first).images, expected)
+    assert torch.equal(run.prepare(batch, first).images, expected)
 
 
 def test_a_constraint_does_not_change_what_the_main_loss_sees(
@@ -196,8 +197,8 @@ def test_mixup_cannot_share_its_batch_with_the_constraint() -> None:
 
 def test_the_recipe_says_whether_images_are_cropped(dataset: data.Dataset) -> None:
     run = Run(config("method=ce", "train.augment=none"), dataset)
-    batch = next(MixedEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
-    prepared = prepare(run, batch, torch.Generator().manual_seed(0))
+    batch = next(ResidentEpoch(run.train_split, ratio=0.0, qualities=(15,), seed=0, epoch=0).batches(32))
+    prepared = run.prepare(batch, torch.Generator().manual_seed(0))
     assert torch.equal(prepared.images, dataset.normalise(batch.images))
     with pytest.raises(ValueError, match=r"`train.augment` should be one of crop_flip, none"):
         config("train.augment=crop")
@@ -281,10 +282,10 @@ def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Da
     checkpoint.save_weights(path, torch.nn.Linear(2, 2))
     model = train(config("train.epochs=1"), dataset, progress=False).model
     with pytest.raises(ValueError, match="`weights` should be those of the configured model"):
-        checkpoint.load_weights(path, model)
+        load_weights(path, model)
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ValueError, match="`weights` should be a readable safetensors file"):
-        checkpoint.load_weights(path, model)
+        load_weights(path, model)
 
 
 def test_a_run_that_blows_up_stops_and_names_the_step(dataset: data.Dataset) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import warnings
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config, from_dict
-from shiftcal.training.loop import load_dataset, resolve_device, train
+from shiftcal.training.finetune import check_method, finetune, load_network
+from shiftcal.training.loop import Run, adapted, load_dataset, resolve_device, train
 
 
 def checkpoints_of(out: Path) -> Path:
@@ -40,32 +43,73 @@ def complete(
             print(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
         return records.read_record(out / records.RECORD)
     dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
-    records.claim(out, config.to_dict(), resume=resume)
     started, clock = datetime.now(UTC), time.perf_counter()
-    run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    make = _finetuned if config.finetuned_from else _trained
+    made = make(config, dataset, out, resume, progress)
     trained = time.perf_counter()
-    checkpoint.save_weights(out / records.WEIGHTS, run.model)
-    evaluation = evaluate_with(config, run.model, dataset, progress=progress)
+    checkpoint.save_weights(out / records.WEIGHTS, made.network)
+    evaluation = evaluate_with(config, made.network, made.dataset, progress=progress)
     record = {
         "schema": records.SCHEMA,
         "recipe": config.recipe,
-        "method": config.method,
+        "method": config.method + ("-finetuned" if config.finetuned_from else ""),
         "seed": config.seed,
         "config": config.to_dict(),
         **records.environment(),
-        "device": describe_device(run.device),
+        "device": describe_device(made.run.device),
         "started": started.isoformat(timespec="seconds"),
         # Training seconds are summed over epochs: a resumed run counts what it did before the interruption.
         "seconds": {
-            "train": sum(entry["seconds"] for entry in run.history),
+            "train": sum(entry["seconds"] for entry in made.run.history),
             "evaluate": time.perf_counter() - trained,
             "this_process": time.perf_counter() - clock,
+            **made.seconds,
         },
-        "history": run.history,
+        "history": made.run.history,
         "evaluation": evaluation,
+        **made.besides,
     }
     records.write_json(out / records.RECORD, record)
     return record
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A finished run, the network to evaluate on which data, and what else its record tells."""
+
+    run: Run
+    network: nn.Module
+    dataset: Dataset
+    seconds: dict[str, float] = field(default_factory=dict)
+    besides: dict[str, Any] = field(default_factory=dict)
+
+
+def _trained(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
+    records.claim(out, config.to_dict(), resume=resume)
+    run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    return _Made(run, run.model, run.dataset)
+
+
+def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
+    network = load_network(config, len(dataset.classes)).to(resolve_device(config.device))
+    dataset = adapted(dataset, config, network)
+    records.claim(out, config.to_dict(), resume=resume)
+    before = evaluate_with(config, network, dataset, progress=progress)
+    chance = 1 / len(dataset.classes)
+    if before["validation"]["accuracy"] < 2 * chance and len(dataset.classes) > 2:
+        warnings.warn(
+            f"The checkpoint is right on {before['validation']['accuracy']:.1%} of the validation images, hardly more "
+            "than by chance. Does it have other classes, another order of them, or another normalisation "
+            "(train.mean, train.std)?",
+            stacklevel=2,
+        )
+    run, seconds = finetune(config, network, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    return _Made(run, network, dataset, {"features": seconds}, {"before": before})
+
+
+def before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Make of a fine-tuned run's record two: one for the checkpoint as it was, one for what became of it."""
+    return [record | {"method": "checkpoint", "evaluation": record["before"]}, record]
 
 
 def check_config(config: Config) -> None:
@@ -80,6 +124,8 @@ def check_config(config: Config) -> None:
             if name not in known:
                 raise unknown(key, name, known)
     models.find(config.train.model)
+    if config.finetuned_from:
+        check_method(config)
     resolve_device(config.device)
 
 
@@ -96,9 +142,9 @@ def reevaluate(out: Path, *, progress: bool = True) -> dict[str, Any]:
     config = from_dict(records.read_object(out / records.CONFIG))
     dataset = load_dataset(config)
     model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
-    checkpoint.load_weights(out / records.WEIGHTS, model)
+    models.load_weights(out / records.WEIGHTS, model)
     clock = time.perf_counter()
-    record["evaluation"] = evaluate_with(config, model, dataset, progress=progress)
+    record["evaluation"] = evaluate_with(config, model, adapted(dataset, config, model), progress=progress)
     record["seconds"]["evaluate"] = time.perf_counter() - clock
     record["evaluated_again"] = records.environment()
     records.write_json(out / records.RECORD, record)

@@ -10,16 +10,22 @@ from pathlib import Path
 
 from shiftcal._checks import unknown, wrong
 from shiftcal.data.cifar import cifar10, cifar100
-from shiftcal.data.dataset import Dataset, Split
+from shiftcal.data.dataset import AnySplit, Dataset, FileSplit, Split
 from shiftcal.data.folders import domains, folder
+from shiftcal.data.loader import MixedEpoch, ResidentEpoch, Samples
 from shiftcal.data.shapes import shapes
+from shiftcal.data.stream import StreamedEpoch
 from shiftcal.data.tiny_imagenet import tiny_imagenet
+from shiftcal.data.wilds import camelyon17, fmow, iwildcam
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "shapes": shapes,
     "cifar10": cifar10,
     "cifar100": cifar100,
     "tiny-imagenet": tiny_imagenet,
+    "camelyon17": camelyon17,
+    "iwildcam": iwildcam,
+    "fmow": fmow,
     "office-home": partial(domains, name="office-home"),
     "pacs": partial(domains, name="pacs"),
     "folder": folder,
@@ -40,6 +46,12 @@ def load(name: str, **options: object) -> Dataset:
     if "root" in options_of(name) and options.get("root") is None:
         options["root"] = _default_root(name)
     return DATASETS[name](**options)
+
+
+def mixed_epoch(split: Samples, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> MixedEpoch:
+    """Make one epoch of D_mix with the loader that a set needs: from memory, or from disk."""
+    kind = StreamedEpoch if isinstance(split, FileSplit) else ResidentEpoch
+    return kind(split, ratio=ratio, qualities=qualities, seed=seed, epoch=epoch)
 
 
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:
@@ -63,4 +75,15 @@ def _default_root(name: str) -> Path:
     return root
 
 
-__all__ = ["DATASETS", "Dataset", "Split", "home", "load", "options_of", "shapes"]
+__all__ = [
+    "DATASETS",
+    "AnySplit",
+    "Dataset",
+    "FileSplit",
+    "Split",
+    "home",
+    "load",
+    "mixed_epoch",
+    "options_of",
+    "shapes",
+]

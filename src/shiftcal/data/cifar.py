@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from shiftcal._checks import wrong
-from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.images import find_images, read_split
+from shiftcal.data.dataset import AnySplit, Dataset, Split, read_split
+from shiftcal.data.images import find_images
 from shiftcal.data.splits import hold_out
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -86,7 +86,7 @@ def _load(form: Form, root: Path, seed: int, progress: bool) -> Dataset:
     )
 
 
-def _read(form: Form, root: Path, progress: bool) -> tuple[tuple[str, ...], Split, Split]:
+def _read(form: Form, root: Path, progress: bool) -> tuple[tuple[str, ...], AnySplit, AnySplit]:
     """Find a form of the data set in a folder, or take the folder or archive itself for one."""
     for reader, folder, archive in zip((_python, _binary), form.folders, form.archives, strict=True):
         for place in (root / folder, root):
@@ -202,7 +202,7 @@ def _split(pixels: Any, labels: Any, classes: int) -> Split:
     return Split(images, torch.from_numpy(labels.astype(np.int64)))
 
 
-def _tree(root: Path, progress: bool) -> tuple[tuple[str, ...], Split, Split]:
+def _tree(root: Path, progress: bool) -> tuple[tuple[str, ...], AnySplit, AnySplit]:
     train = find_images(root / "train")
     first, second = (
         read_split(tree.files, tree.targets, title=tree.root.name, progress=progress)

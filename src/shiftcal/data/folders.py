@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from shiftcal._checks import unknown, wrong
-from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.images import Fit, Tree, find_images, read_split
+from shiftcal.data.dataset import AnySplit, Dataset, Loader, fits_memory, join, read_split
+from shiftcal.data.images import Fit, Tree, find_images
 from shiftcal.data.splits import hold_out
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _NAMES = {"train": ("train",), "validation": ("val", "validation", "valid"), "test": ("test",)}
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How the files of a tree are read."""
+
+    size: int | None
+    fit: Fit
+    loader: Loader
+    progress: bool
+
+    def __call__(self, tree: Tree) -> AnySplit:
+        return read_split(
+            tree.files,
+            tree.targets,
+            size=self.size,
+            fit=self.fit,
+            loader=self.loader,
+            title=tree.root.name,
+            progress=self.progress,
+        )
+
+
 def folder(
-    root: str | Path, *, size: int | None = None, fit: Fit = "crop", seed: int = 0, progress: bool = True
+    root: str | Path,
+    *,
+    size: int | None = None,
+    fit: Fit = "crop",
+    loader: Loader = "auto",
+    seed: int = 0,
+    progress: bool = True,
 ) -> Dataset:
     """Load a user's images: `train/`, `val/` and `test/` with a folder for each class, or one such tree.
 
     What is missing is held out, seeded and of every class alike: one tree is split 80/10/10, a missing `val` is a tenth
     of `train`. Classes are those of the training images.
     """
-    root = Path(root)
+    root, read = Path(root), _Reading(size, fit, loader, progress)
     parts = {part: next((root / n for n in names if (root / n).is_dir()), None) for part, names in _NAMES.items()}
     if parts["train"] is None:
-        return _one_tree(root, size, fit, seed, progress)
+        tree = with_images(find_images(root))
+        return _dataset("folder", tree.classes, *_eighty_ten_ten(read(tree), seed))
     if parts["test"] is None:
         found = ", ".join(sorted(p.name for p in root.iterdir())[:8])
         raise wrong("data.root", "a folder with train/ and test/, or one tree of class folders", f"{root}: {found}")
-    tree = find_images(parts["train"])
-    train = _read(tree, size, fit, progress)
-    test = _read(_same_classes(parts["test"], tree), size, fit, progress)
+    tree = with_images(find_images(parts["train"]))
+    train = read(tree)
+    test = read(_same_classes(parts["test"], tree))
     if parts["validation"] is not None:
-        validation = _read(_same_classes(parts["validation"], tree), size, fit, progress)
+        validation = read(_same_classes(parts["validation"], tree))
     else:
         held = hold_out(train.targets, share=0.1, seed=seed)
         train, validation = train.take(~held), train.take(held)
@@ -48,6 +75,7 @@ def domains(
     name: str = "domains",
     size: int = 224,
     fit: Fit = "stretch",
+    loader: Loader = "auto",
     seed: int = 0,
     progress: bool = True,
 ) -> Dataset:
@@ -61,22 +89,28 @@ def domains(
     found = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if holdout not in found:
         raise unknown("data.holdout", str(holdout), found)
-    classes = find_images(root / holdout).classes
-    sources = [_read(_of_classes(root / d, classes), size, fit, progress) for d in found if d != holdout]
-    if not sources:
+    if len(found) < 2:
         raise wrong("data.root", "a folder with two domains or more", f"{root}: {', '.join(found)}")
-    thirds = [_eighty_ten_ten(split, seed) for split in sources]
-    train, validation, test = (_join([parts[k] for parts in thirds]) for k in range(3))
-    shifted = _read(_of_classes(root / holdout, classes), size, fit, progress)
-    return _dataset(name, classes, train, validation, test, shifts={holdout: (shifted,)})
+    classes = find_images(root / holdout).classes
+    trees = {domain: with_images(_of_classes(root / domain, classes)) for domain in found}
+    sources = [tree for domain, tree in trees.items() if domain != holdout]
+    if loader == "auto":  # they become one set: all of them go into memory, or none
+        loader = "memory" if fits_memory([file for tree in sources for file in tree.files], size) else "stream"
+    read = _Reading(size, fit, loader, progress)
+    thirds = [_eighty_ten_ten(read(tree), seed) for tree in sources]
+    train, validation, test = (join([parts[k] for parts in thirds]) for k in range(3))
+    return _dataset(name, classes, train, validation, test, shifts={holdout: (read(trees[holdout]),)})
 
 
-def _one_tree(root: Path, size: int | None, fit: Fit, seed: int, progress: bool) -> Dataset:
-    tree = find_images(root)
-    return _dataset("folder", tree.classes, *_eighty_ten_ten(_read(tree, size, fit, progress), seed))
+def with_images(tree: Tree) -> Tree:
+    """Return a tree, each of whose classes has images; a folder without any is an error."""
+    empty = sorted(set(range(len(tree.classes))) - set(tree.targets))
+    if empty:
+        raise wrong("folder", "one with images in each class", f"{tree.root / tree.classes[empty[0]]}, without images")
+    return tree
 
 
-def _eighty_ten_ten(split: Split, seed: int) -> tuple[Split, Split, Split]:
+def _eighty_ten_ten(split: AnySplit, seed: int) -> tuple[AnySplit, AnySplit, AnySplit]:
     """Cut a set into training, validation and test images, of every class alike."""
     held = hold_out(split.targets, share=0.2, seed=seed)
     rest = split.take(held)
@@ -97,21 +131,13 @@ def _of_classes(path: Path, present: tuple[str, ...], classes: tuple[str, ...] |
     return Tree(tree.root, order, tree.files, tuple(order.index(present[t]) for t in tree.targets))
 
 
-def _read(tree: Tree, size: int | None, fit: Fit, progress: bool) -> Split:
-    return read_split(tree.files, tree.targets, size=size, fit=fit, title=tree.root.name, progress=progress)
-
-
-def _join(splits: list[Split]) -> Split:
-    return Split(torch.cat([s.images for s in splits]), torch.cat([s.targets for s in splits]))
-
-
 def _dataset(
     name: str,
     classes: tuple[str, ...],
-    train: Split,
-    validation: Split,
-    test: Split,
-    shifts: dict[str, tuple[Split, ...]] | None = None,
+    train: AnySplit,
+    validation: AnySplit,
+    test: AnySplit,
+    shifts: dict[str, tuple[AnySplit, ...]] | None = None,
 ) -> Dataset:
     for part, split in (("training", train), ("validation", validation), ("test", test)):
         if len(split) == 0:

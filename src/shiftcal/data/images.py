@@ -18,7 +18,6 @@ from torch import Tensor
 
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
-from shiftcal.data.dataset import Split
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -131,7 +130,7 @@ def read_images(
     images: Tensor | None = None
     failures: list[str] = []
     with ThreadPoolExecutor() as pool, Progress(title, len(files), enabled=progress) as bar:
-        for place, (path, image) in enumerate(zip(files, pool.map(partial(_try, size, fit), files), strict=True)):
+        for place, (path, image) in enumerate(zip(files, pool.map(partial(try_image, size, fit), files), strict=True)):
             bar.advance()
             if isinstance(image, str):
                 failures.append(image)
@@ -152,21 +151,8 @@ def read_images(
     return images[readable], readable
 
 
-def read_split(
-    files: Sequence[Path],
-    targets: Sequence[int],
-    *,
-    size: int | None = None,
-    fit: Fit = "crop",
-    title: str = "read",
-    progress: bool = True,
-) -> Split:
-    """Read files and keep the classes of those that could be read, see `read_images`."""
-    images, readable = read_images(files, size=size, fit=fit, title=title, progress=progress)
-    return Split(images, torch.tensor(targets)[readable])
-
-
-def _try(size: int | None, fit: Fit, path: Path) -> Tensor | str:
+def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:
+    """Read an image as `read_image` does, or return what is wrong with it."""
     try:
         return read_image(path, size, fit)
     except ValueError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from shiftcal._checks import wrong
@@ -17,9 +18,9 @@ from shiftcal.filtering import dct_low_pass
 
 @dataclass(frozen=True)
 class Batch:
-    """Stored images of one step, their classes, and which of them were low-pass filtered."""
+    """Stored images of one step, or features of them, their classes, and which of them were low-pass filtered."""
 
-    images: UInt8[Tensor, "batch 3 height width"]
+    images: UInt8[Tensor, "batch 3 height width"] | Float[Tensor, "batch width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
 
@@ -33,43 +34,77 @@ def seeded(seed: int, epoch: int, purpose: str, device: torch.device) -> torch.G
     return torch.Generator(device).manual_seed(zlib.crc32(f"{seed}/{epoch}/{purpose}".encode()))
 
 
-class MixedEpoch:
-    """One epoch of D_mix: a fresh ρ-share of the images is filtered, the rest is D_orig (FGR paper, section 4.1)."""
+@runtime_checkable
+class Samples(Protocol):
+    """What an epoch is drawn from: things with a class each."""
 
-    def __init__(self, split: Split, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> None:
+    @property
+    def targets(self) -> Tensor:
+        """Their classes."""
+
+    def __len__(self) -> int: ...
+
+
+class MixedEpoch:
+    """One epoch of D_mix: a fresh ρ-share of the images is filtered, the rest is D_orig (FGR paper, section 4.1).
+
+    What is drawn is a function of seed and epoch, and of the device on which it is drawn.
+    """
+
+    def __init__(self, split: Samples, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> None:
         if not 0 <= ratio < 1:
             raise wrong("ratio", "in [0, 1)", ratio)
         if round(ratio * len(split)) == len(split):
             raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", ratio)
-        device = split.images.device
-        self._split, self._seed, self._epoch = split, seed, epoch
-        generator = seeded(seed, epoch, "filter", device)
-        chosen = torch.randperm(len(split), generator=generator, device=device)[: round(ratio * len(split))]
-        self.filtered = torch.zeros(len(split), dtype=torch.bool, device=device)
+        self.split, self._seed, self._epoch, self._device = split, seed, epoch, split.targets.device
+        generator = self._seeded("filter")
+        chosen = torch.randperm(len(split), generator=generator, device=self._device)[: round(ratio * len(split))]
+        pick = torch.randint(len(qualities), (len(chosen),), generator=generator, device=self._device)
+        self.filtered = torch.zeros(len(split), dtype=torch.bool, device=self._device)
         self.filtered[chosen] = True
-        self.images = split.images
-        if len(chosen):
-            pick = torch.randint(len(qualities), (len(chosen),), generator=generator, device=device)
-            self.images = split.images.clone()
-            self.images[chosen] = dct_low_pass(split.images[chosen], torch.tensor(qualities, device=device)[pick])
+        self.qualities = torch.zeros(len(split), dtype=torch.int64, device=self._device)
+        self.qualities[chosen] = torch.tensor(qualities, device=self._device)[pick]
+        self._filter(chosen)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Go through D_mix once in random order; the last batch may be smaller."""
-        generator = seeded(self._seed, self._epoch, "order", self.images.device)
-        order = torch.randperm(len(self._split), generator=generator, device=self.images.device)
-        for index in order.split(size):
-            yield self._take(index)
+        order = torch.randperm(len(self.split), generator=self._seeded("order"), device=self._device)
+        return self._gather(order.split(size))
 
     def original_batches(self, size: int) -> Iterator[Batch]:
         """Draw batches from D_orig without end, each pass in a new random order."""
-        generator = seeded(self._seed, self._epoch, "constraint order", self.images.device)
+        return self._gather(self._original_indices(size))
+
+    def _original_indices(self, size: int) -> Iterator[Tensor]:
+        generator = self._seeded("constraint order")
         original = (~self.filtered).nonzero().squeeze(1)
         size = min(size, len(original))
         while True:
-            order = original[torch.randperm(len(original), generator=generator, device=original.device)]
-            for index in order.split(size):
-                if len(index) == size:
-                    yield self._take(index)
+            order = original[torch.randperm(len(original), generator=generator, device=self._device)]
+            yield from (index for index in order.split(size) if len(index) == size)
 
-    def _take(self, index: Tensor) -> Batch:
-        return Batch(self.images[index], self._split.targets[index], self.filtered[index])
+    def _seeded(self, purpose: str) -> torch.Generator:
+        return seeded(self._seed, self._epoch, purpose, self._device)
+
+    def _filter(self, chosen: Tensor) -> None:
+        """Prepare the filtered images of the epoch."""
+
+    def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        """Fetch the images of each batch."""
+        raise NotImplementedError
+
+
+class ResidentEpoch(MixedEpoch):
+    """One epoch of D_mix whose images are all on the device; the filtered ones are made at its start."""
+
+    split: Split
+
+    def _filter(self, chosen: Tensor) -> None:
+        self.images = self.split.images
+        if len(chosen):
+            self.images = self.split.images.clone()
+            self.images[chosen] = dct_low_pass(self.split.images[chosen], self.qualities[chosen])
+
+    def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        for index in indices:
+            yield Batch(self.images[index], self.split.targets[index], self.filtered[index])

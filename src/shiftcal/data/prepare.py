@@ -15,6 +15,9 @@ _LAYOUTS = {
     "cifar10": "cifar-10-batches-py, or train/ and test/ with a folder for each class",
     "cifar100": "cifar-100-python, or train/ and test/ with a folder for each class",
     "tiny-imagenet": "tiny-imagenet-200 with train/ and val/val_annotations.txt",
+    "camelyon17": "camelyon17_v1.0 of WILDS, extracted",
+    "iwildcam": "iwildcam_v2.0 of WILDS, extracted",
+    "fmow": "fmow_v1.1 of WILDS, extracted",
     "office-home": "a folder for each domain with a folder for each class",
     "pacs": "a folder for each domain with a folder for each class",
 }

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from shiftcal._checks import wrong
 from shiftcal.data.cifar import MEAN, STD
-from shiftcal.data.dataset import Dataset
-from shiftcal.data.images import find_images, read_split
+from shiftcal.data.dataset import Dataset, Loader, read_split
+from shiftcal.data.images import find_images
 from shiftcal.data.splits import hold_out
 
 
-def tiny_imagenet(root: str | Path, *, seed: int = 0, per_class: int = 50, progress: bool = True) -> Dataset:
+def tiny_imagenet(
+    root: str | Path, *, loader: Loader = "auto", seed: int = 0, per_class: int = 50, progress: bool = True
+) -> Dataset:
     """Load Tiny-ImageNet-200 (Le & Yang, 2015) from `train/<class>/images` and `val/val_annotations.txt`.
 
     Its labelled `val` is the test set, since the labels of `test` were never published; 50 training images of each
@@ -19,7 +21,7 @@ def tiny_imagenet(root: str | Path, *, seed: int = 0, per_class: int = 50, progr
     """
     root = _root(Path(root))
     tree = find_images(root / "train")
-    whole = read_split(tree.files, tree.targets, title="train", progress=progress)
+    whole = read_split(tree.files, tree.targets, loader=loader, title="train", progress=progress)
     held = hold_out(whole.targets, per_class=per_class, seed=seed)
     files, labels = _annotated(root / "val", tree.classes)
     return Dataset(
@@ -29,7 +31,7 @@ def tiny_imagenet(root: str | Path, *, seed: int = 0, per_class: int = 50, progr
         std=STD,
         train=whole.take(~held),
         validation=whole.take(held),
-        test=read_split(files, labels, title="val", progress=progress),
+        test=read_split(files, labels, loader=loader, title="val", progress=progress),
     )
 
 

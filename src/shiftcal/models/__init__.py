@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from shiftcal._checks import unknown, wrong
 from shiftcal.models.densenet import densenet121
+from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
 from shiftcal.models.resnet import resnet18, resnet50, resnet110
 from shiftcal.models.small import SmallNet
+from shiftcal.models.weights import load_weights, read_weights
 from shiftcal.models.wide_resnet import wrn26_10
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
@@ -23,26 +28,39 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def build(name: str, num_classes: int) -> nn.Module:
-    """Build a model with fresh weights from torch's global generator.
+def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
+    """Build a model; what is not in the weights comes from torch's global generator.
 
     Args:
-        name: A name in `MODELS`, or "package.module:factory", a function of the number of classes.
+        name: A name in `MODELS` or `PRETRAINED`, "timm/NAME", or "package.module:factory", a function of the number
+            of classes.
         num_classes: Number of classes.
+        weights: A file to start from, or "pretrained" for weights that timm downloads; by default fresh ones. A
+            classifier of another number of classes in it is left out.
 
     Example:
         >>> sum(p.numel() for p in build("small", num_classes=8).parameters())
         162800
     """
-    return find(name)(num_classes)
+    if timm_name(name) is not None:
+        return build_timm(name, num_classes, weights)
+    model = find(name)(num_classes)
+    if weights == DOWNLOAD:
+        raise wrong("train.weights", f"a file for {name}, whose weights are published nowhere", weights)
+    if weights is not None:
+        load_weights(Path(weights), model, new_head=classifier_of(model)[0])
+    return model
 
 
 def find(name: str) -> Callable[[int], nn.Module]:
-    """Look up what builds a model."""
+    """Look up what builds a model with fresh weights."""
     if ":" in name:
         return _import(name)
+    if timm_name(name) is not None:
+        check_timm(name)
+        return partial(build_timm, name, weights=None)
     if name not in MODELS:
-        raise unknown("model", name, MODELS)
+        raise unknown("model", name, [*MODELS, *PRETRAINED, "timm/NAME"])
     return MODELS[name]
 
 
@@ -65,4 +83,22 @@ def classifier_of(model: nn.Module) -> tuple[str, nn.Linear]:
     return layers[-1]
 
 
-__all__ = ["MODELS", "build", "classifier_of", "find"]
+def expected_input(model: nn.Module) -> dict[str, Any]:
+    """Tell what a model of timm's takes: `mean` and `std` of its images, and `input_size` if it has but one."""
+    published = getattr(model, "pretrained_cfg", None) or {}
+    expected = {key: tuple(published[key]) for key in ("mean", "std") if key in published}
+    if published.get("fixed_input_size"):
+        expected["input_size"] = published["input_size"][-1]
+    return expected
+
+
+__all__ = [
+    "MODELS",
+    "PRETRAINED",
+    "build",
+    "classifier_of",
+    "expected_input",
+    "find",
+    "load_weights",
+    "read_weights",
+]

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from shiftcal._checks import wrong
+from shiftcal.models import load_weights
 from shiftcal.records import WEIGHTS, write_atomically, write_json
 from shiftcal.records import read_json as _read_json
 
@@ -20,22 +21,9 @@ _STATE, _HISTORY = "state.pt", "history.json"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a model's weights as safetensors."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    """Write a model's weights as safetensors; those that two layers share are written for each."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     write_atomically(path, safetensors.torch.save(tensors))
-
-
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Read weights into a model; a damaged file, or one for another model, is an error."""
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except Exception as error:  # safetensors raises its own type for a damaged file
-        raise wrong("weights", "a readable safetensors file", f"{path}: {error}") from None
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        mismatch = " ".join(str(error).split())[:300]
-        raise wrong("weights", "those of the configured model", f"{path}: {mismatch}") from None
 
 
 def save(directory: Path, epoch: int, model: nn.Module, state: dict[str, Any], history: list[dict[str, Any]]) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 from shiftcal import methods
 from shiftcal._checks import unknown, wrong
+from shiftcal.records import CONFIG, read_object
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class DataConfig:
     root: str | None = None
     size: int | None = None
     fit: str | None = None
+    loader: str | None = None
+    workers: int | None = None
     holdout: str | None = None
     train: int = 6000
     validation: int = 1000
@@ -36,11 +39,20 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimiser, schedule, length, and what is done to every training image."""
+    """Model and what it takes, optimiser, schedule, length, and what is done to every training image.
+
+    `weights` are what the model starts from, a file or "pretrained"; images become `input_size` pixels square and are
+    normalised with `mean` and `std` where the recipe should overrule what the data set and the model say.
+    """
 
     model: str = "small"
+    weights: str | None = None
+    input_size: int | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     epochs: int = 20
     batch_size: int = 64
+    optimizer: str = "sgd"
     learning_rate: float = 0.05
     momentum: float = 0.9
     nesterov: bool = False
@@ -80,6 +92,23 @@ class ConstraintConfig:
 
 
 @dataclass(frozen=True)
+class FinetuneConfig:
+    """Training the classifier alone on a frozen network: what differs from training it whole.
+
+    `views` are kept for each training image, and `filtered_views` of it low-pass filtered; 0 views keep none and send
+    every batch through the network.
+    """
+
+    views: int = 4
+    filtered_views: int = 4
+    epochs: int = 20
+    batch_size: int = 128
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
+    gamma: float = 3.0
+
+
+@dataclass(frozen=True)
 class EvaluationConfig:
     """Bins, what temperature scaling minimises, and the corruptions of the test set, made or read from a folder."""
 
@@ -94,17 +123,19 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run."""
+    """Everything that decides a run. `finetuned_from` is a checkpoint whose classifier alone is trained."""
 
     recipe: str = "demo"
     method: str = "fgr"
     seed: int = 0
     device: str = "auto"
+    finetuned_from: str | None = None
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     gamma: GammaConfig = field(default_factory=GammaConfig)
     constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
@@ -117,6 +148,8 @@ class Config:
                 raise wrong(key, should, value)
         if self.train.nesterov and self.train.momentum == 0:
             raise wrong("train.nesterov", "false without train.momentum", True)
+        if self.finetune.views > 0 and self.finetune.filtered_views == 0:
+            raise wrong("finetune.filtered_views", "at least 1 with finetune.views", 0)
 
     @property
     def start_epoch(self) -> int:
@@ -129,7 +162,8 @@ class Config:
 
 
 _CHOICES = {
-    "train.schedule": ("one_cycle", "multi_step", "constant"),
+    "train.schedule": ("one_cycle", "cosine", "multi_step", "exponential", "constant"),
+    "train.optimizer": ("sgd", "adam", "adamw"),
     "train.loss_reduction": ("mean", "sum"),
     "train.augment": ("none", "crop_flip"),
     "evaluation.temperature_criterion": ("nll", "ece"),
@@ -139,12 +173,17 @@ _POSITIVE = ("positive", lambda v: v > 0)
 _NOT_NEGATIVE = ("at least 0", lambda v: v >= 0)
 _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "seed": ("in 0..2³²−1", lambda v: 0 <= v < 2**32),
+    "data.workers": ("at least 0", lambda v: v is None or v >= 0),
+    "train.input_size": ("positive", lambda v: v is None or v > 0),
+    "train.mean": ("three numbers", lambda v: len(v) in (0, 3)),
+    "train.std": ("three positive numbers", lambda v: len(v) in (0, 3) and all(x > 0 for x in v)),
     "train.epochs": _POSITIVE,
     "train.batch_size": _POSITIVE,
     "train.learning_rate": _POSITIVE,
     "train.momentum": ("in [0, 1)", lambda v: 0 <= v < 1),
     "train.weight_decay": _NOT_NEGATIVE,
     "train.warmup": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "train.decay": ("in (0, 1]", lambda v: 0 < v <= 1),
     "train.start": ("a fraction in [0, 1]", lambda v: 0 <= v <= 1),
     "train.clip_norm": ("positive", lambda v: v is None or v > 0),
     "filter.ratio": ("in [0, 1)", lambda v: 0 <= v < 1),
@@ -153,6 +192,13 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "gamma.fgr": _NOT_NEGATIVE,
     "gamma.bsce_gra": _NOT_NEGATIVE,
     "constraint.weight": _NOT_NEGATIVE,
+    "finetune.views": _NOT_NEGATIVE,
+    "finetune.filtered_views": _NOT_NEGATIVE,
+    "finetune.epochs": _POSITIVE,
+    "finetune.batch_size": _POSITIVE,
+    "finetune.learning_rate": _POSITIVE,
+    "finetune.weight_decay": _NOT_NEGATIVE,
+    "finetune.gamma": _NOT_NEGATIVE,
     "evaluation.bins": ("in 1..1000", lambda v: 1 <= v <= 1000),
     "evaluation.batch_size": _POSITIVE,
 }
@@ -190,6 +236,16 @@ def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise wrong("recipe", "valid TOML", f"{recipe}: {error}") from None
     tree.setdefault("recipe", name)
+    for override in overrides:
+        _apply(tree, override)
+    return from_dict(tree)
+
+
+def config_of_run(directory: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read the config of an earlier run and apply overrides."""
+    if not (directory / CONFIG).is_file():
+        raise wrong("directory", f"one of a run, with {CONFIG}", str(directory))
+    tree = read_object(directory / CONFIG)
     for override in overrides:
         _apply(tree, override)
     return from_dict(tree)

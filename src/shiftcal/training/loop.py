@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shiftcal import data, methods, models
 from shiftcal._checks import unknown, wrong
 from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.loader import Batch, MixedEpoch, seeded
+from shiftcal.data.loader import Batch, MixedEpoch, Samples, seeded
 from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config
 from shiftcal.training.objective import augmented, objectives
+from shiftcal.training.optimizer import make_optimizer
 from shiftcal.training.schedule import learning_rate
 from shiftcal.training.step import Inputs, StepReport, training_step
 
@@ -29,24 +30,18 @@ _PURPOSES = ("augment", "method augment", "constraint augment")
 class Run:
     """A model in training: what the loop moves forward and a checkpoint holds."""
 
-    def __init__(self, config: Config, dataset: Dataset) -> None:
-        self.config, self.dataset, self.method = config, dataset, methods.find(config.method)
+    def __init__(
+        self, config: Config, dataset: Dataset, model: nn.Module | None = None, samples: Samples | None = None
+    ) -> None:
+        self.config, self.method = config, methods.find(config.method)
         self.device = torch.device(resolve_device(config.device))
-        self.train_split = dataset.train.to(self.device)
+        self.train_split = samples if samples is not None else dataset.train.to(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.model = models.build(config.train.model, len(dataset.classes))
+            self.model = model or models.build(config.train.model, len(dataset.classes), config.train.weights)
+        self.dataset = adapted(dataset, config, self.model)
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # The fused optimizer skips its update, momentum included, while `found_inf` is raised.
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=config.train.learning_rate,
-            momentum=config.train.momentum,
-            nesterov=config.train.nesterov,
-            weight_decay=config.train.weight_decay,
-            fused=True,
-        )
-        self.optimizer.found_inf = torch.zeros((), device=self.device)  # type: ignore[attr-defined]
+        self.optimizer = make_optimizer(config.train, self.model)
         self.plain, self.full = objectives(config)
         self.epochs_done = 0
         self.history: list[dict[str, Any]] = []
@@ -59,6 +54,22 @@ class Run:
     def active(self, epoch: int) -> bool:
         """Tell whether the warm-up is over: filter and constraint are on."""
         return epoch >= self.config.start_epoch
+
+    def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
+        """Draw what an epoch trains on, with a share of it filtered."""
+        return data.mixed_epoch(
+            self.train_split, ratio=ratio, qualities=self.config.filter.qualities, seed=self.config.seed, epoch=epoch
+        )
+
+    def prepare(self, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
+        """Crop and flip as the recipe says, then normalise; the low-pass filter was applied before.
+
+        With a generator for it, the method's own augmentation comes in between: for the main batch, not the
+        constraint's.
+        """
+        images = AUGMENTATIONS[self.config.train.augment](batch.images, generator)
+        inputs = augmented(self.method.augment if of_method else None, images, batch, of_method)
+        return dataclasses.replace(inputs, images=self.dataset.normalise(inputs.images))
 
     def step_cost(self, epoch: int) -> int:
         """Estimate the time of a step in units of a plain one: a constraint takes a second pass. For the time left."""
@@ -99,9 +110,16 @@ def load_dataset(config: Config) -> Dataset:
         value = getattr(config.data, field.name)
         if field.name in taken and value is not None:
             options[field.name] = value
-        elif field.name not in taken and value != field.default:
+        elif field.name not in (*taken, "workers") and value != field.default:
             raise wrong(f"data.{field.name}", f"left out for {config.data.name}, which does not take it", value)
-    return data.load(config.data.name, **options)
+    dataset = data.load(config.data.name, **options)
+    return dataset if config.data.workers is None else dataset.with_workers(config.data.workers)
+
+
+def adapted(dataset: Dataset, config: Config, model: nn.Module) -> Dataset:
+    """Let a data set give a model what it takes: the recipe's word first, then the model's, then the data set's."""
+    asked = {"mean": config.train.mean, "std": config.train.std, "input_size": config.train.input_size}
+    return dataclasses.replace(dataset, **models.expected_input(model) | {k: v for k, v in asked.items() if v})
 
 
 def train(
@@ -122,6 +140,12 @@ def train(
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
     run = Run(config, dataset or load_dataset(config))
+    return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress)
+
+
+def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, progress: bool = True) -> Run:
+    """Train a run to its end, see `train`."""
+    config = run.config
     saved = checkpoint.checkpoints(checkpoints) if checkpoints else []
     if saved and not resume:
         raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(saved[-1]))
@@ -143,7 +167,7 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     active = run.active(epoch)
     objective = run.full if active else run.plain
     ratio = config.filter.ratio if active and run.method.filter else 0.0
-    mixed = MixedEpoch(run.train_split, ratio=ratio, qualities=config.filter.qualities, seed=config.seed, epoch=epoch)
+    mixed = run.mixed_epoch(epoch, ratio)
     independent = objective.constraint is not None and run.method.constraint_batch == "independent"
     originals = mixed.original_batches(config.train.batch_size) if independent else None
     generators = {name: seeded(config.seed, epoch, name, run.device) for name in _PURPOSES}
@@ -151,9 +175,10 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     run.model.train()
     for index, batch in enumerate(mixed.batches(config.train.batch_size)):
         step = epoch * run.steps_per_epoch + index
-        run.optimizer.param_groups[0]["lr"] = learning_rate(config.train, step, run.steps_per_epoch)
-        mix = prepare(run, batch, generators["augment"], generators["method augment"])
-        original = prepare(run, next(originals), generators["constraint augment"]) if originals else None
+        for group in run.optimizer.param_groups:
+            group["lr"] = learning_rate(config.train, step, run.steps_per_epoch)
+        mix = run.prepare(batch, generators["augment"], generators["method augment"])
+        original = run.prepare(next(originals), generators["constraint augment"]) if originals else None
         report = training_step(run.model, run.optimizer, objective, mix, original)
         totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
         bar.advance(run.step_cost(epoch))
@@ -171,16 +196,6 @@ def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
     run.history.append(entry)
     run.epochs_done += 1
     return entry
-
-
-def prepare(run: Run, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
-    """Crop and flip as the recipe says, then normalise; the low-pass filter was applied before.
-
-    With a generator for it, the method's own augmentation comes in between: for the main batch, not the constraint's.
-    """
-    images = AUGMENTATIONS[run.config.train.augment](batch.images, generator)
-    inputs = augmented(run.method.augment if of_method else None, images, batch, of_method)
-    return dataclasses.replace(inputs, images=run.dataset.normalise(inputs.images))
 
 
 class Totals:

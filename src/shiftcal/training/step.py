@@ -14,12 +14,12 @@ from shiftcal.rectification import ConstraintMomentum, Rectification, Rule, rect
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as the model takes it: normalised images, classes, and which images were low-pass filtered.
+    """A batch as the model takes it: normalised images or features, classes, and which were low-pass filtered.
 
     AugMix appends its views to the images; mixup adds the classes of the partners and the share λ of the image itself.
     """
 
-    images: Float[Tensor, "images 3 height width"]
+    images: Float[Tensor, "images ..."]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
     partners: Int[Tensor, " batch"] | None = None

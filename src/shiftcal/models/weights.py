@@ -1,0 +1,88 @@
+"""Weights from files: ours, timm's, or a state dict that somebody saved. Nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from shiftcal._checks import wrong
+
+_CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # what wrappers put before every name
+_SHOWN = 3
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a state dict from a safetensors file, or from what `torch.save` wrote; a wrapper's prefix is taken off."""
+    if not path.is_file():
+        raise wrong("weights", "a file", str(path))
+    content = _read(path)
+    for key in _CONTAINERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        raise wrong("weights", "a state dict, names and their tensors", f"{path}, which holds {_kind(content)}")
+    tensors = dict(content)
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -> None:
+    """Read weights into a model; a damaged file, or one for another model, is an error with the first mismatches.
+
+    With `new_head`, the name of a layer, that layer keeps the model's weights if those in the file have another shape.
+    """
+    put_weights(read_weights(path), model, path, new_head=new_head)
+
+
+def put_weights(tensors: dict[str, Tensor], model: nn.Module, path: Path, *, new_head: str | None = None) -> None:
+    """Put a state dict into a model, see `load_weights`."""
+    own = model.state_dict()
+    if new_head is not None:
+        names = [f"{new_head}.{kind}" for kind in ("weight", "bias")]
+        if any(name in tensors and name in own and tensors[name].shape != own[name].shape for name in names):
+            tensors = tensors | {name: own[name] for name in names if name in own}
+    found = mismatches(tensors, own)
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise wrong("weights", "those of the configured model", f"{path}: {'; '.join(found[:_SHOWN])}{more}")
+    model.load_state_dict(tensors)
+
+
+def mismatches(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """List in what a state dict differs from that of a model."""
+    lines = []
+    for name, tensor in own.items():
+        if name not in tensors:
+            if not name.endswith("num_batches_tracked"):  # old files do not have it, and nothing depends on it
+                lines.append(f"{name} is missing")
+        elif tensors[name].shape != tensor.shape:
+            lines.append(f"{name} is {list(tensors[name].shape)}, the model's is {list(tensor.shape)}")
+    return lines + [f"{name} is not in the model" for name in tensors if name not in own]
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        start = file.read(16)
+    try:
+        if start[8:9] == b"{":  # safetensors: the length of a JSON header, then the header
+            return safetensors.torch.load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # both raise several types for a damaged file
+        reason = " ".join(str(error).split())[:200]
+        raise wrong(
+            "weights", "a readable safetensors file, or tensors alone saved by torch", f"{path}: {reason}"
+        ) from None
+
+
+def _kind(content: object) -> str:
+    if isinstance(content, Mapping):
+        return f"a dictionary with {', '.join(map(str, list(content)[:5])) or 'nothing'}"
+    return f"a {type(content).__name__}"

@@ -1,0 +1,251 @@
+"""Two-stage training: the network is frozen, and its classifier alone is trained, on features kept from one pass.
+
+The FGR paper's appendix recommends it for existing models. A frozen network always says the same about an image, so
+that what it says about a few views of each, original and filtered, is computed once; the classifier then trains on
+these as it would behind the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from shiftcal import models
+from shiftcal._checks import wrong
+from shiftcal._progress import Progress
+from shiftcal.augment import AUGMENTATIONS
+from shiftcal.data.dataset import Dataset, host_memory
+from shiftcal.data.loader import Batch, MixedEpoch, seeded
+from shiftcal.filtering import dct_low_pass
+from shiftcal.methods import find
+from shiftcal.records import WEIGHTS
+from shiftcal.training.config import Config
+from shiftcal.training.loop import Run, go_on, resolve_device
+from shiftcal.training.step import Inputs
+
+_MOST = 2  # features may take one half of the memory
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a frozen network's classifier sees of the training images: views of the originals, and of them filtered."""
+
+    original: Float[Tensor, "views n width"]
+    filtered: Float[Tensor, "filtered_views n width"]
+    targets: Int[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class FeatureEpoch(MixedEpoch):
+    """One epoch of D_mix as features: of each image one of its views, drawn anew every time."""
+
+    split: Features
+
+    def _filter(self, _: Tensor) -> None:
+        self._views = self._seeded("view")
+
+    def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        for index in indices:
+            original, filtered = (
+                views[self._draw(len(views), len(index)), index] for views in (self.split.original, self.split.filtered)
+            )
+            features = torch.where(self.filtered[index, None], filtered, original)
+            yield Batch(features, self.split.targets[index], self.filtered[index])
+
+    def _draw(self, views: int, count: int) -> Tensor:
+        return torch.randint(views, (count,), generator=self._views, device=self._device)
+
+
+class HeadOnly(nn.Module):
+    """A network whose classifier alone trains; the rest is frozen, batch-norm and dropout in evaluation mode."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False).eval()
+        self.head.requires_grad_(True)
+
+    @property
+    def head(self) -> nn.Linear:
+        """The classifier."""
+        return models.classifier_of(self.network)[1]
+
+    def train(self, mode: bool = True) -> HeadOnly:
+        """Stay in evaluation mode."""
+        self.training = mode
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the network's logits."""
+        logits: Tensor = self.network(images)
+        return logits
+
+
+class HeadRun(Run):
+    """A classifier in training on features."""
+
+    def __init__(self, config: Config, dataset: Dataset, head: nn.Module, features: Features) -> None:
+        super().__init__(config, dataset, head, features)
+
+    def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
+        """Draw features instead of images."""
+        return FeatureEpoch(
+            self.train_split,
+            ratio=ratio,
+            qualities=self.config.filter.qualities,
+            seed=self.config.seed,
+            epoch=epoch,
+        )
+
+    def prepare(self, batch: Batch, *_: torch.Generator | None) -> Inputs:
+        """Take features as they are: they were cropped, flipped and normalised as images."""
+        return Inputs(batch.images, batch.targets, batch.filtered)
+
+
+def finetune(
+    config: Config,
+    network: nn.Module,
+    dataset: Dataset,
+    *,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> tuple[Run, float]:
+    """Train a network's classifier in place; filter and constraint are on from the first epoch.
+
+    Args:
+        config: Method, data and `finetune` section of a recipe.
+        network: A trained classifier that ends in a linear layer.
+        dataset: Images as the network takes them, see `loop.adapted`.
+        checkpoints: Directory for a checkpoint of the classifier after every epoch.
+        resume: Continue from the last checkpoint there is; features are computed again.
+        progress: Show progress.
+
+    Returns:
+        The finished run, and the seconds that keeping the features took.
+    """
+    check_method(config)
+    network.to(resolve_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    frozen, settings = HeadOnly(network), head_config(config)
+    if config.finetune.views == 0:
+        run = Run(settings, dataset, frozen)
+        return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress), 0.0
+    clock = time.perf_counter()
+    features = keep_features(config, frozen, dataset, progress=progress)
+    seconds = time.perf_counter() - clock
+    run = HeadRun(settings, dataset, frozen.head, features)
+    return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress), seconds
+
+
+def head_config(config: Config) -> Config:
+    """Return the config with which a classifier trains: the `finetune` section in place of the recipe's training."""
+    own = config.finetune
+    train = dataclasses.replace(
+        config.train,
+        epochs=own.epochs,
+        batch_size=own.batch_size,
+        learning_rate=own.learning_rate,
+        weight_decay=own.weight_decay,
+        optimizer="sgd",
+        momentum=0.9,
+        nesterov=False,
+        schedule="cosine",
+        warmup=0.0,
+        clip_norm=None,
+        loss_reduction="mean",
+        start=0.0,
+    )
+    gamma = dataclasses.replace(config.gamma, fgr=own.gamma)
+    return dataclasses.replace(config, train=train, gamma=gamma)
+
+
+def load_network(config: Config, num_classes: int) -> nn.Module:
+    """Build the configured model with the weights of a checkpoint: a run of ours, or a file of anybody's."""
+    path = Path(config.finetuned_from or "")
+    path = path / WEIGHTS if path.is_dir() else path
+    network = models.build(config.train.model, num_classes)
+    models.load_weights(path, network)
+    return network
+
+
+def check_method(config: Config) -> None:
+    """Raise if a method mixes images, of which there are only features."""
+    if find(config.method).augment is not None:
+        raise wrong("method", "one without mixup or AugMix, which need the images", repr(config.method))
+
+
+def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progress: bool = True) -> Features:
+    """Send views of every training image, original and filtered, through a frozen network and keep what comes out."""
+    device = next(frozen.parameters()).device
+    own, split = config.finetune, dataset.train.to(device)
+    views = [*((f"view {v}", False) for v in range(own.views))]
+    views += [(f"filtered view {v}", True) for v in range(own.filtered_views)]
+    generators = {name: seeded(config.seed, 0, name, device) for name, _ in views}
+    qualities = torch.tensor(config.filter.qualities, device=device)
+    augment = AUGMENTATIONS[config.train.augment]
+    kept, targets, done = torch.empty(0), torch.empty(len(split), dtype=torch.int64, device=device), 0
+    with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.inference_mode():
+        extract = Extractor(frozen)
+        for _, part in split.parts(config.evaluation.batch_size):
+            place = slice(done, done + len(part))
+            targets[place] = part.targets
+            for number, (name, filtered) in enumerate(views):
+                images, generator = part.images, generators[name]
+                if filtered:
+                    pick = torch.randint(len(qualities), (len(part),), generator=generator, device=device)
+                    images = dct_low_pass(images, qualities[pick])
+                features = extract(dataset.normalise(augment(images, generator)))
+                if done == number == 0:
+                    kept = _room(len(views), len(split), features)
+                kept[number, place] = features
+                bar.advance(len(part))
+            done += len(part)
+        bar.line(f"{len(views)} views of {done} images kept")
+    kept, targets = kept[:, :done].clone(), targets[:done].clone()
+    return Features(kept[: own.views], kept[own.views :], targets)
+
+
+def _room(views: int, count: int, example: Tensor) -> Tensor:
+    size = views * count * example.shape[1] * 4
+    if example.device.type == "cuda":
+        most = torch.cuda.mem_get_info(example.device)[0] // _MOST
+    else:
+        most = host_memory() // _MOST
+    if size > most:
+        expected = f"few enough that {count} images of {example.shape[1]} features take {most / 1e9:.1f} GB"
+        raise wrong("finetune.views", expected, f"{views} with filtered ones, {size / 1e9:.1f} GB")
+    return torch.empty(views, count, example.shape[1], device=example.device)
+
+
+class Extractor:
+    """Reads what a network's classifier gets, and sees to it that nothing comes after the classifier."""
+
+    def __init__(self, frozen: HeadOnly) -> None:
+        self.frozen, self.head, self._checked = frozen, frozen.head, False
+
+    def __call__(self, images: Tensor) -> Float[Tensor, "batch width"]:
+        """Return the features of normalised images."""
+        seen: list[Tensor] = []
+        hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
+        try:
+            logits = self.frozen(images)
+        finally:
+            hook.remove()
+        if not self._checked:
+            self._check(seen, logits)
+        return seen[0]
+
+    def _check(self, seen: list[Tensor], logits: Tensor) -> None:
+        self._checked = True
+        whole = len(seen) == 1 and seen[0].ndim == 2 and logits.shape == (len(seen[0]), self.head.out_features)
+        if not whole or not torch.allclose(self.head(seen[0]), logits.float(), rtol=1e-3, atol=1e-3):
+            found = type(self.frozen.network).__name__
+            raise wrong("model", "one whose logits are what its last linear layer returns", found)

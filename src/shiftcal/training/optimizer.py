@@ -1,0 +1,35 @@
+"""Optimisers by name, each with the flag that freezes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from shiftcal.training.config import TrainConfig
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+
+def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimiser of a model's trainable parameters.
+
+    It is fused: such an optimiser skips its update, momentum included, while its `found_inf` is raised.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    common: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "fused": True}
+    optimizer: Any
+    if config.optimizer == "sgd":
+        optimizer = torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **common)
+    elif config.optimizer == "adam":
+        optimizer = torch.optim.Adam(parameters, **common)
+    else:  # transformers are trained without decay of biases and scales, the parameters of one dimension
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **common)
+    optimizer.found_inf = torch.zeros((), device=parameters[0].device)
+    made: torch.optim.Optimizer = optimizer
+    return made
