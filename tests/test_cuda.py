@@ -11,7 +11,7 @@ from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run, load_dataset, train
+from shiftcal.training.loop import Run, go_on, load_dataset, train
 from shiftcal.training.step import Inputs, Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -119,3 +119,56 @@ def test_a_run_on_the_gpu_learns() -> None:
     history = train(load_config("demo", ["method=fgr", *sizes]), progress=False).history
     assert history[-1]["loss"] < history[0]["loss"]
     assert "conflict_rate" in history[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["sgd ce", "sgd fgr", "sgd fgr-shared", "sgd fgr-ema", "sgd fgr+mixup", "sgd augmix", "adam fgr", "adamw fgr"],
+)
+def test_captured_steps_train_as_eager_ones(words: str) -> None:
+    optimizer, method = words.split()
+    rate = 0.05 if optimizer == "sgd" else 0.001
+    sizes = [
+        "data.train=700",
+        "data.validation=40",
+        "data.test=40",
+        "device=cuda",
+        "train.epochs=3",
+        "train.start=0.34",
+    ]
+    keys = [f"method={method}", f"train.optimizer={optimizer}", f"train.learning_rate={rate}", "engine.precision=fp32"]
+    runs = []
+    torch.backends.cudnn.deterministic = True
+    try:
+        for capture in ("off", "auto"):
+            runs.append(train(load_config("demo", [*sizes, *keys, f"engine.capture={capture}"]), progress=False))
+    finally:
+        torch.backends.cudnn.deterministic = False
+    for eager, captured in zip(runs[0].history, runs[1].history, strict=True):
+        for key in ("loss", "accuracy", "learning_rate"):
+            assert captured[key] == pytest.approx(eager[key], rel=2e-2), (key, eager, captured)
+    a, b = (torch.cat([p.detach().flatten() for p in run.model.parameters()]) for run in runs)
+    assert (a - b).norm() < 0.02 * a.norm()
+
+
+def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    class Waits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = build("small", 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * (1.0 if x.sum().item() > 0 else 1.0)
+
+    sizes = ["data.train=700", "data.validation=40", "data.test=40", "device=cuda", "train.epochs=2", "method=fgr"]
+    config = load_config("demo", sizes)
+    run = go_on(Run(config, load_dataset(config), Waits()))
+    assert "Steps are not captured in a CUDA graph: " in capsys.readouterr().out
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+def test_half_precision_and_compilation_train_too() -> None:
+    sizes = ["data.train=1000", "data.validation=100", "data.test=100", "train.epochs=6", "device=cuda"]
+    history = train(load_config("demo", ["method=fgr-shared", "engine.compile=on", *sizes]), progress=False).history
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert all("conflict_rate" in entry for entry in history if entry["active"])

@@ -292,3 +292,24 @@ def test_proposition_calibration_loss_does_not_rise_to_first_order() -> None:
         else:
             assert rises[2] <= 1e-9
     assert found >= 3, "the check needs networks whose gradients conflict"
+
+
+def test_channels_last_gradients_are_those_of_contiguous_ones() -> None:
+    """The vector follows memory; what a parameter gets must not."""
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 5, 1), torch.nn.Conv2d(5, 2, 3)]
+        model = torch.nn.Sequential(*layers).double().to(memory_format=layout)
+        images = torch.randn(4, 3, 8, 8, dtype=torch.float64).to(memory_format=layout)
+        out = model(images)
+        report = rectified_backward(out.square().mean(), (-out.square() + out).mean(), model.parameters())
+        results.append(([p.grad for p in model.parameters()], report))
+        for p in model.parameters():
+            assert p.grad is not None
+            assert p.grad.is_contiguous(memory_format=layout if p.ndim == 4 else torch.contiguous_format)
+    (first, report), (second, other) = results
+    assert report.conflict
+    assert other.conflict
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b)

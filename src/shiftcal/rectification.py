@@ -234,16 +234,40 @@ def _usable(norm: Tensor) -> Tensor:
 
 
 def _flatten(parts: Iterable[Tensor | None], parameters: list[Tensor]) -> Tensor:
-    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(parts, parameters, strict=True)]
+    """Put gradients into one vector, each in its parameter's order of memory: then nothing is transposed."""
+    pieces = [torch.zeros_like(p) if g is None else _laid_out(g, p) for g, p in zip(parts, parameters, strict=True)]
     # Half-precision gradients are widened: their dot product over millions of entries would overflow.
-    return torch.cat([g.flatten().to(torch.promote_types(g.dtype, torch.float32)) for g in pieces])
+    return torch.cat([g.to(torch.promote_types(g.dtype, torch.float32)) for g in map(_in_memory_order, pieces)])
+
+
+def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient with the strides of its parameter, which it mostly has."""
+    axes = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
+    if all(own == other for own, other, size in axes if size > 1):
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """View a tensor as a vector in the order of its memory; one with gaps or overlaps is copied."""
+    return tensor.permute(_memory_order(tensor)).reshape(-1)
+
+
+def _memory_order(tensor: Tensor) -> list[int]:
+    strides = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda axis: (-strides[axis], axis))
 
 
 def _split(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
-    """Cut the vector into gradients with the shape, type and memory order of their parameters."""
+    """Cut the vector into gradients with the shape, type and order of memory of their parameters."""
     pieces = flat.split([p.numel() for p in parameters])
-    shaped = [g.view(p.shape).to(p.dtype) for g, p in zip(pieces, parameters, strict=True)]
-    return [g if p.is_contiguous() else torch.empty_like(p).copy_(g) for g, p in zip(shaped, parameters, strict=True)]
+    return [_shaped(g, p).to(p.dtype) for g, p in zip(pieces, parameters, strict=True)]
+
+
+def _shaped(piece: Tensor, parameter: Tensor) -> Tensor:
+    order = _memory_order(parameter)
+    inverse = sorted(range(parameter.ndim), key=order.__getitem__)
+    return piece.view([parameter.shape[axis] for axis in order]).permute(inverse)
 
 
 def _find_rule(rule: str | Rule) -> Rule:

@@ -125,5 +125,6 @@ def test_bad_names() -> None:
 
 def test_weights_of_another_architecture_are_refused_with_the_first_mismatches(tmp_path: Path) -> None:
     checkpoint.save_weights(tmp_path / "w.safetensors", build("resnet18", 10))
-    with pytest.raises(ValueError, match=r"`weights` should be those of the configured model. .*dense1.0.bn1.weight is missing; .* and 719 more"):
+    expected = r"`weights` should be those of the configured model. .*dense1.0.bn1.weight is missing; .* and 719 more"
+    with pytest.raises(ValueError, match=expected):
         load_weights(tmp_path / "w.safetensors", build("densenet121", 10))

@@ -9,7 +9,7 @@ from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS, Method
 from shiftcal.models import load_weights
-from shiftcal.training import checkpoint, loop
+from shiftcal.training import captured, checkpoint
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.loop import Run, load_dataset, train
 from shiftcal.training.objective import objectives
@@ -119,7 +119,7 @@ def test_a_constraint_does_not_change_what_the_main_loss_sees(
             images.append(arguments[3].images)
             return training_step(*arguments)
 
-        monkeypatch.setattr(loop, "training_step", watched)
+        monkeypatch.setattr(captured, "training_step", watched)
         train(config(f"method={method}", "train.epochs=1", "train.start=0"), dataset, progress=False)
     assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
 
@@ -132,7 +132,7 @@ def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.nn.Module, 
         seen.append((arguments[0], arguments[3], arguments[4]))
         return training_step(*arguments)
 
-    monkeypatch.setattr(loop, "training_step", watched)
+    monkeypatch.setattr(captured, "training_step", watched)
     return seen
 
 

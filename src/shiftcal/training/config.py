@@ -68,6 +68,15 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class EngineConfig:
+    """How the step runs: "auto" takes bfloat16 and a CUDA graph on a GPU, and compiles where the run is long."""
+
+    precision: str = "auto"
+    capture: str = "auto"
+    compile: str = "auto"
+
+
+@dataclass(frozen=True)
 class FilterConfig:
     """Low-pass filter: share ρ of the images, and the qualities λ drawn from."""
 
@@ -132,6 +141,7 @@ class Config:
     finetuned_from: str | None = None
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     gamma: GammaConfig = field(default_factory=GammaConfig)
     constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
@@ -164,6 +174,9 @@ class Config:
 _CHOICES = {
     "train.schedule": ("one_cycle", "cosine", "multi_step", "exponential", "constant"),
     "train.optimizer": ("sgd", "adam", "adamw"),
+    "engine.precision": ("auto", "fp32", "bf16"),
+    "engine.capture": ("auto", "off"),
+    "engine.compile": ("auto", "on", "off"),
     "train.loss_reduction": ("mean", "sum"),
     "train.augment": ("none", "crop_flip"),
     "evaluation.temperature_criterion": ("nll", "ece"),

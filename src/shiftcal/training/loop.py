@@ -18,11 +18,12 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.data.loader import Batch, MixedEpoch, Samples, seeded
 from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
+from shiftcal.training.captured import Engine
 from shiftcal.training.config import Config
 from shiftcal.training.objective import augmented, objectives
 from shiftcal.training.optimizer import make_optimizer
 from shiftcal.training.schedule import learning_rate
-from shiftcal.training.step import Inputs, StepReport, training_step
+from shiftcal.training.step import Inputs
 
 _PURPOSES = ("augment", "method augment", "constraint augment")
 
@@ -75,6 +76,14 @@ class Run:
         """Estimate the time of a step in units of a plain one: a constraint takes a second pass. For the time left."""
         return 2 if self.active(epoch) and self.full.constraint else 1
 
+    def set_rate(self, value: float) -> None:
+        """Set the learning rate; on a GPU it is a tensor there, which a captured step reads."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights."""
         momentum = self.full.momentum.state_dict() if self.full.momentum else {}
@@ -87,7 +96,10 @@ class Run:
         differing = first_difference(self.config.to_dict(), state["config"])
         if differing:
             raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
+        rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate  # every step sets it, where it is
         if self.full.momentum:
             mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
             self.full.momentum.load_state_dict(mean)
@@ -153,76 +165,47 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
         run.load(saved[-1])
     costs = [run.steps_per_epoch * run.step_cost(epoch) for epoch in range(config.train.epochs)]
     with Progress(config.method, sum(costs), done=sum(costs[: run.epochs_done]), enabled=progress) as bar:
+        steps = run.steps_per_epoch * (config.train.epochs - run.epochs_done)
+        engine = Engine(run.model, run.optimizer, config, steps=steps, say=bar.line)
         while run.epochs_done < config.train.epochs:
-            entry = train_epoch(run, bar)
+            entry = train_epoch(run, engine, bar)
             if checkpoints:
                 checkpoint.save(checkpoints, run.epochs_done, run.model, run.state_dict(), run.history)
             bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
     return run
 
 
-def train_epoch(run: Run, bar: Progress) -> dict[str, Any]:
+def train_epoch(run: Run, engine: Engine, bar: Progress) -> dict[str, Any]:
     """Train one epoch and add its entry to the history."""
     config, epoch, started = run.config, run.epochs_done, time.perf_counter()
     active = run.active(epoch)
     objective = run.full if active else run.plain
-    ratio = config.filter.ratio if active and run.method.filter else 0.0
-    mixed = run.mixed_epoch(epoch, ratio)
+    mixed = run.mixed_epoch(epoch, config.filter.ratio if active and run.method.filter else 0.0)
     independent = objective.constraint is not None and run.method.constraint_batch == "independent"
     originals = mixed.original_batches(config.train.batch_size) if independent else None
     generators = {name: seeded(config.seed, epoch, name, run.device) for name in _PURPOSES}
-    totals = Totals(run.device)
+    engine.totals.reset(constrained=objective.constraint is not None)
     run.model.train()
     for index, batch in enumerate(mixed.batches(config.train.batch_size)):
-        step = epoch * run.steps_per_epoch + index
-        for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate(config.train, step, run.steps_per_epoch)
+        run.set_rate(learning_rate(config.train, epoch * run.steps_per_epoch + index, run.steps_per_epoch))
         mix = run.prepare(batch, generators["augment"], generators["method augment"])
         original = run.prepare(next(originals), generators["constraint augment"]) if originals else None
-        report = training_step(run.model, run.optimizer, objective, mix, original)
-        totals.add(report, len(batch.targets), run.optimizer.found_inf)  # type: ignore[attr-defined]
+        engine.step(objective, mix, original)
         bar.advance(run.step_cost(epoch))
-        if bar.due():
-            bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(totals.read())}")
+        if bar.due() and (so_far := engine.totals.peek()):
+            bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(so_far)}")
     entry = {
         "epoch": epoch + 1,
         "active": active,
         "filtered": int(mixed.filtered.sum()),
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-        **totals.read(),
+        "learning_rate": float(run.optimizer.param_groups[0]["lr"]),
+        **engine.totals.read(),
         "seconds": time.perf_counter() - started,
     }
     _stop_if_frozen(run, epoch, entry)
     run.history.append(entry)
     run.epochs_done += 1
     return entry
-
-
-class Totals:
-    """Sums over the steps of an epoch, on the device until they are read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(7, dtype=torch.float64, device=device)
-        self._steps, self._constrained = 0, False
-
-    def add(self, report: StepReport, size: int, frozen: Tensor) -> None:
-        """Add one step."""
-        r = report.rectification
-        zero = torch.zeros_like(report.loss)
-        parts = [zero, zero, zero] if r is None else [r.conflict, r.cosine, r.skipped]
-        self._constrained = r is not None
-        values = [report.loss * size, report.correct, torch.full_like(report.loss, size), *parts, 1 - frozen]
-        self._sums += torch.stack([v.double() for v in values])
-        self._steps += 1
-
-    def read(self) -> dict[str, Any]:
-        """Return the means so far; this waits for the device."""
-        loss, correct, size, conflict, cosine, skipped, good = self._sums.tolist()
-        result: dict[str, Any] = {"loss": loss / size, "accuracy": correct / size, "good_steps": round(good)}
-        if self._constrained:
-            result["conflict_rate"], result["mean_cosine"] = conflict / self._steps, cosine / self._steps
-            result["skipped"] = round(skipped)
-        return result
 
 
 def describe(entry: dict[str, Any]) -> str:

@@ -15,10 +15,15 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Make the optimiser of a model's trainable parameters.
 
-    It is fused: such an optimiser skips its update, momentum included, while its `found_inf` is raised.
+    It is fused: such an optimiser skips its update, momentum included, while its `found_inf` is raised. On a GPU the
+    learning rate is a tensor, so that the step can be captured.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    common: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "fused": True}
+    device = parameters[0].device
+    rate = torch.tensor(config.learning_rate, device=device) if device.type == "cuda" else config.learning_rate
+    common: dict[str, Any] = {"lr": rate, "weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer != "sgd" and device.type == "cuda":
+        common["capturable"] = True
     optimizer: Any
     if config.optimizer == "sgd":
         optimizer = torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **common)
@@ -30,6 +35,6 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimiz
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
         optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **common)
-    optimizer.found_inf = torch.zeros((), device=parameters[0].device)
+    optimizer.found_inf = torch.zeros((), device=device)
     made: torch.optim.Optimizer = optimizer
     return made

@@ -1,0 +1,210 @@
+"""Speed around the step: half precision, compilation and CUDA graphs wrap `training_step` and never replace it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shiftcal.training.config import Config
+from shiftcal.training.step import Inputs, Objective, StepReport, training_step
+
+_WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
+_PAYS = 60_000  # steps from which on the minutes of compilation are won back
+
+
+class Autocast(nn.Module):
+    """A model whose forward pass runs in bfloat16 where that is safe; weights and logits are in float32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits."""
+        # Casts are not cached from one forward pass to the next: a captured graph must hold them all.
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+            logits: Tensor = self.model(images)
+        return logits.float()
+
+
+class Engine:
+    """Does the steps of a run in the fastest way that its device and model allow, and adds up what they tell."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        *,
+        steps: int,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        device = next(model.parameters()).device
+        self.cuda, self.size, self._say = device.type == "cuda", config.train.batch_size, say
+        own = config.engine
+        half = own.precision == "bf16" or (own.precision == "auto" and self.cuda)
+        self.model: nn.Module = Autocast(model) if half else model
+        self.optimizer, self.totals = optimizer, Totals(device)
+        self.capture = self.cuda and own.capture != "off"
+        self.compiled: Any = None
+        if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
+            self.compiled = compiled(self.model)
+        self._graphs: dict[int, Captured] = {}
+        self._seen: dict[int, int] = {}
+        self._stream: Any = torch.cuda.Stream(device) if self.cuda else None
+
+    def step(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
+        """Do one step. Whole batches are captured after a few; the smaller last one of an epoch never is."""
+        whole = len(mix.targets) == self.size
+        if not (self.cuda and self.capture and whole):
+            self._eager(objective, mix, original, whole=whole)
+            return
+        key = id(objective)
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= _WARMUP:
+            self._on_the_side(objective, mix, original)
+            return
+        if key not in self._graphs:
+            self._try_capture(key, objective, mix, original)
+            if not self.capture:
+                self._eager(objective, mix, original, whole=whole)
+                return
+        self._graphs[key].replay(mix, original)
+
+    def _eager(self, objective: Objective, mix: Inputs, original: Inputs | None, *, whole: bool) -> None:
+        model = self.compiled if self.compiled is not None and whole else self.model
+        try:
+            report = training_step(model, self.optimizer, objective, mix, original)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            self._say(f"The model is not compiled: {_reason(error)}")
+            self.compiled = None
+            report = training_step(self.model, self.optimizer, objective, mix, original)
+        self.totals.add(report, len(mix.targets), self.optimizer.found_inf)  # type: ignore[attr-defined]
+
+    def _on_the_side(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
+        """Take a step on the stream of captures: what it leaves behind must not belong to the default stream."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._eager(objective, mix, original, whole=True)
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _try_capture(self, key: int, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
+        self._graphs.clear()  # the graph of the phase before, and its memory
+        try:
+            self._graphs[key] = Captured(
+                lambda a, b: self._eager(objective, a, b, whole=True), mix, original, self._stream
+            )
+        except (RuntimeError, torch.AcceleratorError) as error:
+            self.capture = False
+            self._say(f"Steps are not captured in a CUDA graph: {_reason(error)}")
+            torch.cuda.synchronize()
+
+
+class Captured:
+    """One step in a CUDA graph, with the places where it reads its batch."""
+
+    def __init__(
+        self,
+        step: Callable[[Inputs, Inputs | None], None],
+        mix: Inputs,
+        original: Inputs | None,
+        stream: Any,
+    ) -> None:
+        self.mix, self.original = _copy(mix), None if original is None else _copy(original)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            step(self.mix, self.original)
+
+    def replay(self, mix: Inputs, original: Inputs | None) -> None:
+        """Do the step with another batch of the same shape."""
+        _fill(self.mix, mix)
+        if self.original is not None and original is not None:
+            _fill(self.original, original)
+        self.graph.replay()
+
+
+def compiled(model: nn.Module) -> Any:
+    """Compile a model with TorchInductor, so that its graph may be differentiated twice."""
+    import torch._functorch.config
+
+    torch._functorch.config.donated_buffer = False
+    return torch.compile(model)
+
+
+def _fields(inputs: Inputs) -> list[Tensor]:
+    values = (getattr(inputs, field.name) for field in dataclasses.fields(inputs))
+    return [value for value in values if value is not None]
+
+
+def _copy(inputs: Inputs) -> Inputs:
+    return dataclasses.replace(
+        inputs,
+        **{
+            field.name: getattr(inputs, field.name).clone()
+            for field in dataclasses.fields(inputs)
+            if getattr(inputs, field.name) is not None
+        },
+    )
+
+
+def _fill(places: Inputs, inputs: Inputs) -> None:
+    for place, value in zip(_fields(places), _fields(inputs), strict=True):
+        place.copy_(value)
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+class Totals:
+    """Sums over the steps of an epoch, on the device until they are read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(8, dtype=torch.float64, device=device)
+        self._constrained = False
+        self._pending: tuple[Tensor, Any] | None = None
+
+    def reset(self, *, constrained: bool) -> None:
+        """Start an epoch."""
+        self._sums.zero_()
+        self._constrained, self._pending = constrained, None
+
+    def add(self, report: StepReport, size: int, frozen: Tensor) -> None:
+        """Add one step."""
+        r = report.rectification
+        one = torch.ones_like(report.loss)
+        parts = [0 * one] * 3 if r is None else [r.conflict, r.cosine, r.skipped]
+        values = [report.loss * size, report.correct, size * one, one, *parts, 1 - frozen]
+        self._sums += torch.stack([v.double() for v in values])
+
+    def read(self) -> dict[str, Any]:
+        """Return the means so far; this waits for the device."""
+        return self._describe(self._sums.tolist())
+
+    def peek(self) -> dict[str, Any] | None:
+        """Return the means as they were when asked for last, if they have arrived: this never waits."""
+        if not self._sums.is_cuda:
+            return self.read()
+        result = None
+        if self._pending is not None and self._pending[1].query():
+            result = self._describe(self._pending[0].tolist())
+            self._pending = None
+        if self._pending is None:
+            host = torch.empty(self._sums.shape, dtype=self._sums.dtype, pin_memory=True)
+            host.copy_(self._sums, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._pending = (host, event)
+        return result
+
+    def _describe(self, sums: list[float]) -> dict[str, Any]:
+        loss, correct, size, steps, conflict, cosine, skipped, good = sums
+        result: dict[str, Any] = {"loss": loss / size, "accuracy": correct / size, "good_steps": round(good)}
+        if self._constrained:
+            result["conflict_rate"], result["mean_cosine"] = conflict / steps, cosine / steps
+            result["skipped"] = round(skipped)
+        return result
