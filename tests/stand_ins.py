@@ -93,3 +93,54 @@ def write_tiny_imagenet(folder: Path, per_class: int = 9) -> Path:
             lines.append(f"{name}\tn0{k}\t0\t32\t44\t62")
     (root / "val" / "val_annotations.txt").write_text("\n".join(lines[::-1]) + "\n")
     return root
+
+
+def write_camelyon17(folder: Path, size: int = 96) -> Path:
+    """Two training images, two of id_val and two of each shifted set for both classes, as WILDS lays them out."""
+    rng, root = np.random.default_rng(0), folder / "camelyon17_v1.0"
+    rows, number = [], 0
+    # Hospital, and the split column, which says 0 or 1 for the shifted hospitals too.
+    for center, split in ((0, 0), (3, 0), (4, 1), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)):
+        for tumor in (0, 1):
+            patient, node, x, y = f"{4 + center:03d}", center, 3328 + 32 * number, 21792
+            place = f"patient_{patient}_node_{node}"
+            path = root / "patches" / place / f"patch_{place}_x_{x}_y_{y}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixel = np.concatenate([rng.integers(0, 256, (size, size, 3)), np.full((size, size, 1), 255)], 2)
+            Image.fromarray(pixel.astype(np.uint8)).save(path)  # with an alpha channel, as the released files have
+            rows.append(f"{number},{patient},{node},{x},{y},{tumor},{center},{center},{split}")
+            number += 1
+    header = ",patient,node,x_coord,y_coord,tumor,slide,center,split"
+    (root / "metadata.csv").write_text("\n".join([header, *rows]) + "\n")
+    return root
+
+
+def write_iwildcam(folder: Path, size: tuple[int, int] = (60, 40)) -> Path:
+    rng, root = np.random.default_rng(0), folder / "iwildcam_v2.0"
+    (root / "train").mkdir(parents=True)
+    rows = []
+    for split in ("train", "train", "id_val", "id_test", "val", "test"):
+        for y in range(3):
+            name = f"{len(rows):08x}.jpg"
+            Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)).save(root / "train" / name)
+            rows.append(f"{split},0,{len(rows)},{y},2013-06-05 05:44:19.000,{y + 10},{name}")
+    header = "split,location_remapped,sequence_remapped,y,datetime,category_id,filename"
+    (root / "metadata.csv").write_text("\n".join([header, *rows]) + "\n")
+    (root / "categories.csv").write_text("y,category_id,name\n0,10,empty\n1,11,tayassu pecari\n2,12,cuniculus paca\n")
+    return root
+
+
+def write_fmow(folder: Path, size: int = 224) -> Path:
+    rng, root = np.random.default_rng(0), folder / "fmow_v1.1"
+    (root / "images").mkdir(parents=True)
+    rows = []
+    periods = [("seq", 2010), ("train", 2008), ("train", 2012), ("train", 2014), ("val", 2012), ("val", 2013)]
+    periods += [("test", 2009), ("test", 2014), ("val", 2015), ("val", 2016), ("test", 2016), ("test", 2017)]
+    for split, year in periods:
+        for category in ("zoo", "airport", "multi-unit_residential"):
+            image = Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8))
+            image.save(root / "images" / f"rgb_img_{len(rows)}.png")
+            rows.append(f"{len(rows)},{split},{category},FRA,{year}-12-31T23:59:59Z")
+    (root / "rgb_metadata.csv").write_text("\n".join([",split,category,country_code,timestamp", *rows]) + "\n")
+    (root / "country_code_mapping.csv").write_text("name,alpha-3,region\nFrance,FRA,Europe\n")
+    return root

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from stand_ins import write_class_folders
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
@@ -28,7 +29,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["eval"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["finetune"], ["eval"], ["report"]])
 def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\nfrom shiftcal.cli import app\n"
@@ -38,9 +39,10 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.rstrip().endswith("[]")
     expected = {
-        "": ["demo", "train", "eval", "--version"],
+        "": ["demo", "train", "finetune", "eval", "--version"],
         "demo": ["--out", "--set"],
-        "train": ["--out", "--set", "--resume", "RECIPE"],
+        "train": ["--out", "--set", "--resume", "--weights", "--holdout", "RECIPE"],
+        "finetune": ["--out", "--set", "--resume", "--recipe", "CHECKPOINT"],
         "eval": ["DIR"],
         "report": ["DIR", "--out"],
     }
@@ -79,6 +81,51 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     assert code == 0
     assert "epoch" not in stdout, "a finished run is not trained again"
     assert "fgr: finished earlier and kept" in stdout
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint is right on")
+def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
+    short = ["--set", "finetune.epochs=2", "--set", "finetune.views=2"]
+    assert invoke("train", "demo", *OPTIONS, "--set", "method=ce", "--out", tmp_path / "ce")[0] == 0
+    code, stdout, stderr = invoke("finetune", tmp_path / "ce", *short, "--out", tmp_path / "tuned")
+    assert code == 0, stderr
+    rows = {line.split()[0]: line.split()[1:] for line in stdout.splitlines() if "checkpoint" in line or "fgr-" in line}
+    assert rows.keys() == {"checkpoint", "fgr-finetuned"}
+    assert rows["checkpoint"] != rows["fgr-finetuned"]
+    record = json.loads((tmp_path / "tuned" / "record.json").read_text())
+    assert record["config"]["finetuned_from"] == str(tmp_path / "ce")
+    assert record["config"]["data"]["train"] == 160, "the run's own recipe, without --recipe"
+    assert "finished earlier" in invoke("finetune", tmp_path / "ce", *short, "--out", tmp_path / "tuned", "--resume")[1]
+    # The same weights as a bare file need a recipe, and give the same result.
+    weights = tmp_path / "ce" / "model.safetensors"
+    code, _, stderr = invoke("finetune", weights, "--out", tmp_path / "none")
+    assert code == 2
+    assert "`recipe` should be given, since a file does not tell its data and model" in stderr
+    words = ["finetune", weights, "--recipe", "demo", *OPTIONS, *short, "--out", tmp_path / "file"]
+    assert invoke(*words)[0] == 0
+    other = json.loads((tmp_path / "file" / "record.json").read_text())
+    assert other["evaluation"]["id"] == record["evaluation"]["id"]
+    code, _, stderr = invoke("finetune", tmp_path / "missing", "--out", tmp_path / "none")
+    assert (code, "CHECKPOINT` should be the directory of a run, or a file" in stderr) == (2, True)
+
+
+def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
+    for seed, domain in enumerate(["a b", "c"]):
+        write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)
+    options = ["--set", "data.name=pacs", "--set", f"data.root={tmp_path / 'domains'}", "--set", "data.size=16"]
+    options += ["--set", "train.epochs=1", "--set", "method=ce", "--set", "evaluation.corruptions=[]"]
+    for key in ("train", "validation", "test"):
+        options += ["--set", f"data.{key}={ {'train': 6000, 'validation': 1000, 'test': 2000}[key] }"]
+    code, _, stderr = invoke("train", "demo", *options, "--holdout", "a b", "--out", tmp_path / "one")
+    assert code == 0, stderr
+    record = json.loads((tmp_path / "one" / "record.json").read_text())
+    assert [row["shift"] for row in record["evaluation"]["shifts"]] == ["a b"]
+    weights = tmp_path / "one" / "model.safetensors"
+    words = ["train", "demo", *options, "--holdout", "c", "--weights", weights, "--out", tmp_path / "two"]
+    assert invoke(*words)[0] == 0
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["train"]["weights"] == str(weights)
+    code, _, stderr = invoke("train", "demo", *options, "--holdout", "d", "--out", tmp_path / "three")
+    assert (code, "`data.holdout` should be one of a b, c" in stderr) == (2, True)
 
 
 def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:

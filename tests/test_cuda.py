@@ -137,11 +137,12 @@ def test_captured_steps_train_as_eager_ones(words: str) -> None:
         "train.start=0.34",
     ]
     keys = [f"method={method}", f"train.optimizer={optimizer}", f"train.learning_rate={rate}", "engine.precision=fp32"]
-    runs = []
     torch.backends.cudnn.deterministic = True
     try:
-        for capture in ("off", "auto"):
-            runs.append(train(load_config("demo", [*sizes, *keys, f"engine.capture={capture}"]), progress=False))
+        runs = [
+            train(load_config("demo", [*sizes, *keys, f"engine.capture={capture}"]), progress=False)
+            for capture in ("off", "auto")
+        ]
     finally:
         torch.backends.cudnn.deterministic = False
     for eager, captured in zip(runs[0].history, runs[1].history, strict=True):
@@ -158,7 +159,7 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.Capt
             self.inner = build("small", 8)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x) * (1.0 if x.sum().item() > 0 else 1.0)
+            return self.inner(x) * min(1.0, 1.0 + abs(x.sum().item()))
 
     sizes = ["data.train=700", "data.validation=40", "data.test=40", "device=cuda", "train.epochs=2", "method=fgr"]
     config = load_config("demo", sizes)

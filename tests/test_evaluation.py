@@ -100,3 +100,14 @@ def test_without_shifts_there_is_no_mean(setting: tuple[nn.Module, data.Dataset]
     assert result["shifts"] == []
     assert result["shifted"] is None
     assert result["reliability"]["shifted"] is None
+
+
+def test_sets_besides_are_reported_and_left_out_of_the_mean(setting: tuple[nn.Module, data.Dataset]) -> None:
+    model, d = setting
+    plain = evaluate(model, d, corruptions=["contrast"], progress=False)
+    result = evaluate(
+        model, dataclasses.replace(d, besides={"val": d.validation}), corruptions=["contrast"], progress=False
+    )
+    assert result["besides"] == {"val": plain["validation"]}
+    assert result["shifted"] == plain["shifted"]
+    assert plain["besides"] == {}

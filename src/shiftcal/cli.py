@@ -32,7 +32,7 @@ Set = Annotated[
 ]
 
 Weights = Annotated[
-    str | None, typer.Option(help="File with weights to start from, or `pretrained` (--set train.weights=…).")
+    str | None, typer.Option(help="File with weights to start from, `pretrained`, or `none` (--set train.weights=…).")
 ]
 Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]

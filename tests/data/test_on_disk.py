@@ -160,6 +160,23 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
         data.load("folder", root=tmp_path, size=16, progress=False)
 
 
+def test_a_class_without_images_is_an_error(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "one", 3, 20)
+    (tmp_path / "one" / "kind3").mkdir()
+    with pytest.raises(ValueError, match=r"`folder` should be one with images in each class. .*kind3, without images"):
+        data.load("folder", root=tmp_path / "one", size=16, progress=False)
+    for seed, domain in enumerate(["a", "b"]):
+        write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)
+    for image in (tmp_path / "domains" / "a" / "kind1").iterdir():
+        image.unlink()
+    with pytest.raises(ValueError, match=r"one with images in each class. .*a/kind1, without images"):
+        data.load("pacs", root=tmp_path / "domains", holdout="b", size=16, progress=False)
+    only = tmp_path / "only"
+    write_class_folders(only / "a", 2, 10)
+    with pytest.raises(ValueError, match=r"`data.root` should be a folder with two domains or more"):
+        data.load("pacs", root=only, holdout="a", progress=False)
+
+
 def test_a_folder_of_one_tree(tmp_path: Path) -> None:
     write_class_folders(tmp_path, 2, 30)
     loaded = data.load("folder", root=tmp_path, size=16, progress=False)

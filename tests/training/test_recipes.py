@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from stand_ins import Cifar, write_class_folders, write_tiny_imagenet
+from stand_ins import (
+    Cifar,
+    write_camelyon17,
+    write_class_folders,
+    write_fmow,
+    write_iwildcam,
+    write_tiny_imagenet,
+)
 
 from shiftcal import data
 from shiftcal.data.dataset import Dataset, Split
@@ -25,7 +32,21 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cifar100": hundred,
         "tiny-imagenet": write_tiny_imagenet(tiny, per_class=60),
         "folder": home / "folder",
+        "office-home": _domains(home / "office-home", ["Art", "Clipart", "Product", "Real World"]),
+        "pacs": _domains(home / "pacs", ["art_painting", "cartoon", "photo", "sketch"]),
+        "camelyon17": write_camelyon17(home),
+        "iwildcam": write_iwildcam(home),
+        "fmow": write_fmow(home),
     }
+
+
+def _domains(root: Path, names: list[str]) -> Path:
+    for seed, name in enumerate(names):
+        write_class_folders(root / name, 2, 10, size=(227, 227), seed=seed)
+    return root
+
+
+HOLDOUT = {"office-home": "Art", "pacs": "sketch"}
 
 
 def few(split: Split, n: int) -> Split:
@@ -39,6 +60,8 @@ def test_two_steps(name: str, method: str, roots: dict[str, Path]) -> None:
     words = [f"method={method}", "train.epochs=1", "train.start=0", "train.batch_size=2", "filter.ratio=0.5"]
     if recipe.data.name != "shapes":
         words.append(f"data.root={roots[recipe.data.name]}")
+        words += ["train.weights=none"] if recipe.train.weights else []
+        words += [f"data.holdout={HOLDOUT[recipe.data.name]}"] if recipe.data.name in HOLDOUT else []
     else:
         words += ["data.train=16", "data.validation=8", "data.test=8"]
     config = load_config(name, words)
@@ -50,10 +73,19 @@ def test_two_steps(name: str, method: str, roots: dict[str, Path]) -> None:
     entry = run.history[0]
     assert torch.isfinite(torch.tensor(entry["loss"]))
     assert entry["filtered"] == (2 if method == "fgr" else 0)
-    assert (recipe.train.loss_reduction == "sum") == name.startswith("paper-")
+    from_scratch = name.startswith("paper-") and recipe.train.weights is None
+    assert (recipe.train.loss_reduction == "sum") == from_scratch
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("paper-")])
+SCRATCH = [name for name in recipe_names() if name.startswith(("paper-cifar", "paper-tiny"))]
+TWO_STAGE = {
+    "cifar10": {"resnet50": 5.0, "resnet110": 1.5, "densenet121": 5.5, "wrn26-10": 1.5},
+    "cifar100": {"resnet50": 3.5, "resnet110": 4.0, "densenet121": 3.4, "wrn26-10": 2.1},
+    "tiny-imagenet": {"resnet50": 3.6, "densenet121": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", SCRATCH)
 def test_the_papers_numbers(name: str) -> None:
     config = load_config(name)
     tiny = config.data.name == "tiny-imagenet"
@@ -71,6 +103,44 @@ def test_the_papers_numbers(name: str) -> None:
         "tiny-imagenet": {"resnet50": (3.0, 2.3), "densenet121": (2.0, 2.0)},
     }
     assert (config.gamma.fgr, config.gamma.dfl) == gammas[config.data.name][config.train.model]
+    assert config.finetune.gamma == TWO_STAGE[config.data.name][config.train.model]
+
+
+# Model, optimiser, learning rate, weight decay, batch, epochs, schedule, ρ, γ: the columns of the protocols' table.
+PRETRAINED = {
+    "paper-office-home-resnet50": ("imagenet-resnet50", "sgd", 0.1, 5e-4, 256, 90, "multi_step", 0.1, 3.0),
+    "pacs-resnet50": ("imagenet-resnet50", "sgd", 0.1, 5e-4, 256, 90, "multi_step", 0.1, 3.0),
+    "paper-iwildcam-resnet50": ("imagenet-resnet50", "adam", 3e-5, 0.0, 32, 10, "constant", 0.05, 7.0),
+    "paper-fmow-densenet121": ("imagenet-densenet121", "adam", 1e-4, 0.0, 64, 60, "exponential", 0.05, 5.0),
+    "paper-camelyon17-densenet121": ("imagenet-densenet121", "sgd", 1e-3, 1e-2, 512, 12, "constant", 0.05, 5.0),
+    **{
+        f"transformer-{data_name}-{model}": (model, "adamw", 5e-5, 0.05, 128, 20, "cosine", 0.05, 3.0)
+        for data_name in ("cifar10", "cifar100", "camelyon17")
+        for model in ("vit-small", "swin-tiny", "deit-small")
+    },
+}
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_protocols_of_pretrained_models(name: str) -> None:
+    config = load_config(name)
+    own = config.train
+    found = (own.model, own.optimizer, own.learning_rate, own.weight_decay, own.batch_size, own.epochs, own.schedule)
+    assert (*found, config.filter.ratio, config.gamma.fgr) == PRETRAINED[name]
+    assert own.weights == "pretrained"
+    if "home" in name or "pacs" in name:
+        assert own.milestones == (50, 70)
+    if "fmow" in name:
+        assert own.decay == 0.96
+    assert own.augment == ("crop_flip" if "transformer-cifar" in name else "none")
+    sizes = {"iwildcam": 448, "fmow": 224, "office-home": 224, "pacs": 224}
+    assert config.data.size == sizes.get(config.data.name)
+    assert own.input_size == (224 if name.startswith("transformer") else None)
+
+
+def test_every_recipe_is_one_of_these() -> None:
+    ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet"}
+    assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED)
 
 
 @pytest.mark.parametrize("name", recipe_names())

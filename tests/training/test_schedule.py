@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from shiftcal.training.config import TrainConfig
@@ -28,3 +30,22 @@ def test_multi_step_is_the_papers() -> None:
 def test_constant_stays() -> None:
     recipe = TrainConfig(schedule="constant", learning_rate=0.3)
     assert learning_rate(recipe, 0, 10) == learning_rate(recipe, 99, 10) == 0.3
+
+
+def test_cosine_falls_along_half_a_cosine_after_its_warmup() -> None:
+    recipe = TrainConfig(schedule="cosine", epochs=10, warmup=0.2, learning_rate=0.4)
+    rates = [learning_rate(recipe, step, 10) for step in range(100)]
+    assert rates[0] == pytest.approx(0.02)
+    assert rates[19] == rates[20] == pytest.approx(0.4)
+    for step in (20, 40, 60, 99):
+        assert rates[step] == pytest.approx(0.2 * (1 + math.cos(math.pi * (step - 20) / 80)))
+    without = TrainConfig(schedule="cosine", epochs=10, warmup=0.0, learning_rate=0.4)
+    assert learning_rate(without, 0, 10) == pytest.approx(0.4)
+    assert learning_rate(without, 50, 10) == pytest.approx(0.2)
+
+
+def test_exponential_multiplies_after_every_epoch() -> None:
+    recipe = TrainConfig(schedule="exponential", decay=0.96, learning_rate=1e-4)
+    assert [learning_rate(recipe, step, 7) for step in (0, 6, 7, 13, 14)] == pytest.approx(
+        [1e-4, 1e-4, 0.96e-4, 0.96e-4, 0.96**2 * 1e-4]
+    )

@@ -96,7 +96,7 @@ def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progre
     records.claim(out, config.to_dict(), resume=resume)
     before = evaluate_with(config, network, dataset, progress=progress)
     chance = 1 / len(dataset.classes)
-    if before["validation"]["accuracy"] < 2 * chance and len(dataset.classes) > 2:
+    if before["validation"]["accuracy"] < 1.5 * chance and len(dataset.classes) > 2:
         warnings.warn(
             f"The checkpoint is right on {before['validation']['accuracy']:.1%} of the validation images, hardly more "
             "than by chance. Does it have other classes, another order of them, or another normalisation "

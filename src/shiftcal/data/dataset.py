@@ -198,7 +198,7 @@ class Dataset:
 
     def normalise(
         self, images: UInt8[Tensor, "n 3 height width"] | Float[Tensor, "n 3 height width"]
-    ) -> Float[Tensor, "n 3 height width"]:
+    ) -> Float[Tensor, "n 3 rows columns"]:
         """Turn images in grey levels 0..255 into what a model takes, with the channel last in memory."""
         if self.input_size is not None and images.shape[-2:] != (self.input_size, self.input_size):
             images = resized(images, self.input_size)

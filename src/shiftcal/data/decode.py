@@ -36,7 +36,7 @@ class Decoder:
         self._failures: dict[int, str] = {}
 
     def batches(
-        self, indices: Iterable[Int[Tensor, " n"]], *, pin: bool = False
+        self, indices: Iterable[Tensor], *, pin: bool = False
     ) -> Iterator[tuple[Int[Tensor, " read"], UInt8[Tensor, "read 3 height width"]]]:
         """Yield for each batch of indices those that could be read and their images, decoded ahead by the workers."""
         workers = default_workers() if self.workers is None else self.workers

@@ -65,9 +65,8 @@ def _camelyon17(_: Path, rows: Rows) -> tuple[Classes, Samples]:
 
 def _iwildcam(root: Path, rows: Rows) -> tuple[Classes, Samples]:
     samples = [(f"train/{row['filename']}", int(row["y"]), row["split"]) for row in rows]
-    names: dict[str, str] = {}
-    if (root / "categories.csv").is_file():
-        names = {row["y"]: row["name"] for row in _rows(root / "categories.csv", ("y", "name"))}
+    path = root / "categories.csv"
+    names = {row["y"]: row["name"] for row in _rows(path, ("y", "name"))} if path.is_file() else {}
     numbers = map(str, range(1 + max(target for _, target, _ in samples)))
     return tuple(names.get(number, number) for number in numbers), samples
 

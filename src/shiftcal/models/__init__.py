@@ -35,13 +35,14 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
         name: A name in `MODELS` or `PRETRAINED`, "timm/NAME", or "package.module:factory", a function of the number
             of classes.
         num_classes: Number of classes.
-        weights: A file to start from, or "pretrained" for weights that timm downloads; by default fresh ones. A
-            classifier of another number of classes in it is left out.
+        weights: A file to start from, or "pretrained" for weights that timm downloads; by default, or "none", fresh
+            ones. A classifier of another number of classes in it is left out.
 
     Example:
         >>> sum(p.numel() for p in build("small", num_classes=8).parameters())
         162800
     """
+    weights = None if weights == "none" else weights
     if timm_name(name) is not None:
         return build_timm(name, num_classes, weights)
     model = find(name)(num_classes)

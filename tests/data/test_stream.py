@@ -1,0 +1,171 @@
+"""The streaming loader against the one in memory."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from stand_ins import write_class_folders
+
+from shiftcal import data
+from shiftcal.data import dataset as dataset_module
+from shiftcal.data.dataset import FileSplit, Split, join, read_split
+from shiftcal.data.loader import ResidentEpoch
+from shiftcal.data.stream import StreamedEpoch
+from shiftcal.evaluation import evaluate
+from shiftcal.models import build
+from shiftcal.training.config import load_config
+from shiftcal.training.loop import load_dataset, train
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_class_folders(folder, 3, 30)
+    return folder
+
+
+def both(root: Path, **options: object) -> tuple[data.Dataset, data.Dataset]:
+    memory, stream = (
+        data.load("folder", root=root, size=16, loader=loader, progress=False, **options)
+        for loader in ("memory", "stream")
+    )
+    return memory, stream
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_memory(root: Path, workers: int) -> None:
+    memory, stream = both(root)
+    stream = stream.with_workers(workers)
+    assert isinstance(memory.train, Split)
+    assert isinstance(stream.train, FileSplit)
+    assert len(memory.train) == len(stream.train) == 72
+    options = {"ratio": 0.25, "qualities": (15, 40), "seed": 3, "epoch": 1}
+    a, b = ResidentEpoch(memory.train, **options), data.mixed_epoch(stream.train, **options)
+    assert isinstance(b, StreamedEpoch)
+    assert isinstance(data.mixed_epoch(memory.train, **options), ResidentEpoch)
+    for pairs in (
+        zip(a.batches(20), b.batches(20), strict=True),
+        zip(islice(a.original_batches(20), 6), islice(b.original_batches(20), 6), strict=True),
+    ):
+        for one, other in pairs:
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.targets, other.targets)
+            assert torch.equal(one.filtered, other.filtered)
+    assert a.filtered.sum() == 18
+
+
+def test_parts_are_those_of_memory_and_name_their_indices(root: Path) -> None:
+    memory, stream = both(root)
+    for (i, one), (j, other) in zip(memory.test.parts(4), stream.test.parts(4), strict=True):
+        assert torch.equal(i, j)
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.targets, other.targets)
+    assert torch.equal(torch.cat([i for i, _ in stream.test.parts(4)]), torch.arange(9))
+
+
+def test_a_streamed_set_trains_and_evaluates_as_one_in_memory(root: Path) -> None:
+    words = [f"data.root={root}", "data.name=folder", "data.size=16", "train.epochs=2", "train.start=0.5"]
+    words += ["filter.ratio=0.2", "data.workers=1"]
+    results = []
+    for loader in ("memory", "stream"):
+        config = load_config("demo", [*words, f"data.loader={loader}"])
+        run = train(config, progress=False)
+        evaluation = evaluate(run.model, run.dataset, corruptions=["gaussian_noise"], batch_size=4, progress=False)
+        results.append((run.history[-1]["loss"], evaluation["id"], evaluation["shifts"]))
+    assert results[0] == results[1]
+
+
+def test_the_size_decides_and_the_recipe_overrules(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = sorted(root.rglob("*.jpg"))
+    targets = [0] * len(tree)
+    bytes_needed = len(tree) * 3 * 16 * 16
+    monkeypatch.setattr(dataset_module, "memory_limit", lambda: bytes_needed)
+    assert isinstance(read_split(tree, targets, size=16, progress=False), Split)
+    monkeypatch.setattr(dataset_module, "memory_limit", lambda: bytes_needed - 1)
+    assert isinstance(read_split(tree, targets, size=16, progress=False), FileSplit)
+    assert isinstance(read_split(tree, targets, size=16, loader="memory", progress=False), Split)
+    # Without a size, the first image's header tells: 40 × 30.
+    assert isinstance(read_split(tree, targets, progress=False), FileSplit)
+    monkeypatch.setattr(dataset_module, "memory_limit", lambda: len(tree) * 3 * 40 * 30)
+    assert isinstance(read_split(tree, targets, progress=False), Split)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_loader(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"`data.loader` should be one of auto, memory, stream. .*'disk'"):
+        data.load("folder", root=root, loader="disk")
+
+
+def test_an_eighth_of_the_memory_is_the_limit() -> None:
+    assert dataset_module.memory_limit() == dataset_module.host_memory() // 8 or torch.cuda.is_available()
+    assert dataset_module.host_memory() > 10**9
+
+
+def test_domains_are_streamed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, domain in enumerate(["a", "b", "c"]):
+        write_class_folders(tmp_path / domain, 2, 10, seed=seed)
+    one_domain = 20 * 3 * 16 * 16
+    monkeypatch.setattr(dataset_module, "memory_limit", lambda: one_domain)
+    loaded = data.load("pacs", root=tmp_path, holdout="a", size=16, progress=False)
+    assert isinstance(loaded.train, FileSplit), "each fits, both together do not"
+    assert len(loaded.train) == 32
+    assert isinstance(loaded.shifts["a"][0], FileSplit)
+    monkeypatch.setattr(dataset_module, "memory_limit", lambda: 2 * one_domain)
+    assert isinstance(data.load("pacs", root=tmp_path, holdout="a", size=16, progress=False).train, Split)
+
+
+def test_sets_are_joined_in_order(root: Path) -> None:
+    memory, stream = both(root)
+    for loaded in (memory, stream):
+        joined = join([loaded.validation, loaded.test])
+        parts = torch.cat([part.images for _, part in joined.parts(50)])
+        expected = torch.cat([part.images for split in (memory.validation, memory.test) for _, part in split.parts(50)])
+        assert torch.equal(parts, expected)
+        assert len(joined) == 18
+    with pytest.raises(ValueError, match=r"`splits` should be all in memory, or none"):
+        join([memory.train, stream.train])
+
+
+def test_unreadable_files_are_named_once_and_left_out(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, 1, 120)
+    files = sorted((tmp_path / "kind0").iterdir())
+    files[5].write_bytes(b"no image")
+    split = FileSplit(tuple(files), torch.zeros(120, dtype=torch.int64), 16, workers=1)
+    with pytest.warns(UserWarning, match=f"left out: .*{files[5].name}") as caught:
+        parts = list(split.parts(50)) + list(split.parts(50))
+    assert len(caught) == 1
+    assert sum(len(part) for _, part in parts) == 2 * 119
+    index = torch.cat([index for index, _ in parts])
+    assert 5 not in index.tolist()
+    files[6].write_bytes(b"nor this")
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="readable but for one in a hu"):
+        list(FileSplit(tuple(files), torch.zeros(120, dtype=torch.int64), 16, workers=0).parts(50))
+
+
+def test_images_of_several_sizes_need_a_size(tmp_path: Path) -> None:
+    for k, size in enumerate([(20, 20), (24, 20)]):
+        Image.new("RGB", size).save(tmp_path / f"{k}.png")
+    split = FileSplit(tuple(sorted(tmp_path.iterdir())), torch.zeros(2, dtype=torch.int64), workers=0)
+    with pytest.raises(ValueError, match=r"`images` should be of one size .data.size brings them to one"):
+        list(split.parts(2))
+
+
+def test_workers_of_a_recipe(root: Path) -> None:
+    words = [f"data.root={root}", "data.name=folder", "data.size=16", "data.loader=stream", "data.workers=3"]
+    loaded = load_dataset(load_config("demo", words))
+    assert loaded.train.decoder.workers == loaded.test.decoder.workers == 3
+    assert load_dataset(load_config("demo", words[:-1])).train.decoder.workers is None
+    with pytest.raises(ValueError, match=r"`data.workers` should be at least 0"):
+        load_config("demo", ["data.workers=-1"])
+
+
+def test_models_may_take_larger_images_than_are_stored() -> None:
+    loaded = data.load("shapes", train=16, validation=8, test=8)
+    model = build("small", 8)
+    config = load_config("demo", ["train.input_size=48", "train.epochs=1", "method=fgr", "filter.ratio=0.2"])
+    seen = []
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2:]))
+    evaluate(model, train(config, loaded, progress=False).dataset, progress=False)
+    assert set(seen) == {(48, 48)}

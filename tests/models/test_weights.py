@@ -1,0 +1,90 @@
+"""Weights from files."""
+
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from shiftcal.models import build, classifier_of, load_weights, read_weights
+
+
+def state(seed: int = 1, classes: int = 8) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return build("small", classes).state_dict()
+
+
+@pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "lightning", "module.", "_orig_mod.", "safetensors"])
+def test_what_people_save(wrap: str, tmp_path: Path) -> None:
+    tensors, path = state(), tmp_path / "w.pt"
+    if wrap == "safetensors":
+        safetensors.torch.save_file(tensors, path)
+    elif wrap.endswith("."):
+        torch.save({wrap + name: tensor for name, tensor in tensors.items()}, path)
+    elif wrap == "lightning":
+        torch.save({"epoch": 3, "state_dict": {f"model.{name}": t for name, t in tensors.items()}}, path)
+    else:
+        torch.save(tensors if wrap == "plain" else {"epoch": 3, wrap: tensors}, path)
+    read = read_weights(path)
+    assert read.keys() == tensors.keys()
+    model = build("small", 8)
+    load_weights(path, model)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), tensors.values(), strict=True))
+
+
+def test_old_files_without_counts_of_batches_load(tmp_path: Path) -> None:
+    torch.save({n: t for n, t in state().items() if not n.endswith("num_batches_tracked")}, tmp_path / "w.pt")
+    load_weights(tmp_path / "w.pt", build("small", 8))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch /tmp/shiftcal-was-there",)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": state(), "hook": Evil()}, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match="`weights` should be a readable safetensors file, or tensors alone"):
+        read_weights(tmp_path / "w.pt")
+    assert not Path("/tmp/shiftcal-was-there").exists()
+
+
+def test_what_is_no_state_dict(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`weights` should be a file"):
+        read_weights(tmp_path / "missing.pt")
+    (tmp_path / "damaged").write_bytes(b"12345678{not a header")
+    with pytest.raises(ValueError, match="readable safetensors"):
+        read_weights(tmp_path / "damaged")
+    for content, found in (
+        ([1, 2], "a list"),
+        ({"epoch": 3, "lr": 0.1}, "a dictionary with epoch, lr"),
+        ({}, "nothing"),
+    ):
+        torch.save(content, tmp_path / "w.pt")
+        with pytest.raises(ValueError, match=f"a state dict, names and their tensors. .*{found}"):
+            read_weights(tmp_path / "w.pt")
+
+
+def test_mismatches_are_listed_shapes_and_names(tmp_path: Path) -> None:
+    tensors = state(classes=8)
+    torch.save(tensors | {"extra.weight": torch.zeros(2)}, tmp_path / "w.pt")
+    with pytest.raises(
+        ValueError, match=r"classifier.weight is \[8, 96\], the model's is \[5, 96\]; .*extra.weight is not"
+    ):
+        load_weights(tmp_path / "w.pt", build("small", 5))
+
+
+def test_a_classifier_for_other_classes_is_left_out_where_training_starts(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "w.pt")
+    model = build("small", 5, weights=str(tmp_path / "w.pt"))
+    assert torch.equal(model.state_dict()["features.0.0.0.weight"], state()["features.0.0.0.weight"])
+    assert classifier_of(model)[1].out_features == 5
+    same = build("small", 8, weights=str(tmp_path / "w.pt"))
+    assert torch.equal(classifier_of(same)[1].weight, state()["classifier.weight"])
+    del (cut := state())["features.0.0.0.weight"]
+    torch.save(cut, tmp_path / "cut.pt")
+    with pytest.raises(ValueError, match=r"features.0.0.0.weight is missing"):
+        build("small", 5, weights=str(tmp_path / "cut.pt"))
+    with pytest.raises(ValueError, match=r"`train.weights` should be a file for small, whose weights are publ"):
+        build("small", 5, weights="pretrained")

@@ -1,0 +1,212 @@
+"""Training the classifier alone, on features kept from one pass."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from shiftcal import data
+from shiftcal.bench.run import complete, reevaluate
+from shiftcal.data.dataset import Dataset
+from shiftcal.filtering import dct_low_pass
+from shiftcal.models import build, classifier_of
+from shiftcal.training.config import Config, load_config
+from shiftcal.training.finetune import (
+    FeatureEpoch,
+    Features,
+    HeadOnly,
+    finetune,
+    head_config,
+    keep_features,
+    load_network,
+)
+
+SIZES = ["data.train=320", "data.validation=80", "data.test=80", "filter.ratio=0.1", "evaluation.corruptions=[]"]
+
+
+def config(*words: str) -> Config:
+    return load_config("demo", ["method=fgr", *SIZES, "finetune.epochs=3", "finetune.views=2", *words])
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return data.load("shapes", train=320, validation=80, test=80)
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    made = build("small", 8)
+    for module in made.modules():
+        if isinstance(module, nn.BatchNorm2d):  # statistics that training would change
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return made
+
+
+def test_only_the_classifier_changes(dataset: Dataset) -> None:
+    for views in (0, 2):
+        model = network()
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        finetune(config(f"finetune.views={views}"), model, dataset, progress=False)
+        changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+        assert changed == {"classifier.weight", "classifier.bias"}
+
+
+def test_features_are_what_the_classifier_gets(dataset: Dataset) -> None:
+    model = network().eval()
+    own = config("train.augment=none", "filter.qualities=[25]", "finetune.filtered_views=1", "evaluation.batch_size=77")
+    features = keep_features(own, HeadOnly(model), dataset, progress=False)
+    assert features.original.shape == (2, 320, 96)
+    assert torch.equal(features.original[0], features.original[1]), "nothing is random without augmentation"
+    assert torch.equal(features.targets, dataset.train.targets)
+    head = classifier_of(model)[1]
+    with torch.inference_mode():
+        expected = model(dataset.normalise(dataset.train.images))
+        torch.testing.assert_close(head(features.original[0]), expected, rtol=1e-4, atol=1e-4)
+        expected = model(dataset.normalise(dct_low_pass(dataset.train.images, torch.full((320,), 25))))
+        torch.testing.assert_close(head(features.filtered[0]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_views_differ_and_depend_on_the_seed(dataset: Dataset) -> None:
+    frozen = HeadOnly(network())
+    first, again, other = (keep_features(config(f"seed={s}"), frozen, dataset, progress=False) for s in (0, 0, 1))
+    assert torch.equal(first.original, again.original)
+    assert torch.equal(first.filtered, again.filtered)
+    assert not torch.equal(first.original, other.original)
+    moved = (first.original[0] != first.original[1]).any(1).float().mean()
+    assert moved > 0.9, "crops and flips differ from view to view"
+
+
+def made_features() -> Features:
+    """Features that tell where they come from: kind, view and index."""
+    original = torch.arange(3.0)[:, None, None] * 1000 + torch.arange(50.0)[None, :, None]
+    filtered = 10_000 + torch.arange(2.0)[:, None, None] * 1000 + torch.arange(50.0)[None, :, None]
+    return Features(original, filtered, torch.arange(50) % 4)
+
+
+def test_an_epoch_draws_views_of_originals_and_of_the_filtered_share() -> None:
+    seen: dict[bool, set[int]] = {True: set(), False: set()}
+    for epoch in range(20):
+        mixed = FeatureEpoch(made_features(), ratio=0.2, qualities=(15,), seed=0, epoch=epoch)
+        assert mixed.filtered.sum() == 10
+        indices = []
+        for batch in mixed.batches(16):
+            values = batch.images.squeeze(1)
+            assert torch.equal(values >= 10_000, batch.filtered)
+            index = (values % 1000).long()
+            assert torch.equal(batch.targets, index % 4)
+            indices += index.tolist()
+            for filtered in (True, False):
+                seen[filtered] |= set((values[batch.filtered == filtered] // 1000).int().tolist())
+        assert sorted(indices) == list(range(50))
+        original = next(mixed.original_batches(16))
+        assert (original.images < 10_000).all()
+    assert seen == {True: {10, 11}, False: {0, 1, 2}}
+
+
+def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Dataset) -> None:
+    """With one view, no augmentation and no filter, kept features change nothing: weights agree with none kept."""
+    words = ("method=rect-only", "train.augment=none", "finetune.views=1", "finetune.filtered_views=1")
+    heads = []
+    for views in (1, 0):
+        model = network()
+        run, seconds = finetune(config(*words, f"finetune.views={views}"), model, dataset, progress=False)
+        assert (seconds > 0) == (views > 0)
+        assert len(run.history) == 3
+        heads.append(classifier_of(model)[1])
+    torch.testing.assert_close(heads[0].weight, heads[1].weight, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(heads[0].bias, heads[1].bias, rtol=1e-4, atol=1e-5)
+
+
+def test_settings_of_the_head() -> None:
+    words = ["finetune.gamma=5.0", "finetune.epochs=7", "finetune.learning_rate=0.3", "finetune.batch_size=32"]
+    made = head_config(load_config("paper-cifar10-resnet50", words))
+    assert (made.gamma.fgr, made.gamma.dfl) == (5.0, 5.0)
+    assert (made.train.epochs, made.train.learning_rate, made.train.batch_size) == (7, 0.3, 32)
+    assert (made.start_epoch, made.train.loss_reduction, made.train.clip_norm) == (0, "mean", None)
+
+
+class Tail(nn.Module):
+    """A model that does something after its last linear layer."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.inner = build("small", num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return 2 * self.inner(images)
+
+
+def test_what_comes_after_the_classifier_is_an_error(dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match="`model` should be one whose logits are what its last linear layer returns"):
+        keep_features(config(), HeadOnly(Tail(8)), dataset, progress=False)
+
+
+def test_features_that_do_not_fit_are_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiftcal.training.finetune.host_memory", lambda: 900_000)
+    with pytest.raises(ValueError, match=r"`finetune.views` should be few enough that 320 images of 96 features"):
+        keep_features(config(), HeadOnly(network()), dataset, progress=False)
+
+
+def test_a_method_that_mixes_images_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match="`method` should be one without mixup or AugMix, which need the images"):
+        finetune(config("method=fgr+augmix"), network(), dataset, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint is right on")
+def test_a_run_is_finetuned_resumed_and_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = complete(load_config("demo", ["method=ce", *SIZES, "train.epochs=2"]), tmp_path / "ce", progress=False)
+    own = config(f"finetuned_from={tmp_path / 'ce'}")
+    record = complete(own, tmp_path / "ft", progress=False)
+    assert record["method"] == "fgr-finetuned"
+    assert record["before"]["id"] == base["evaluation"]["id"]
+    assert record["evaluation"]["id"] != base["evaluation"]["id"]
+    assert record["seconds"]["features"] > 0
+    assert [entry["active"] for entry in record["history"]] == [True] * 3
+    again = reevaluate(tmp_path / "ft", progress=False)
+    assert again["evaluation"]["id"] == record["evaluation"]["id"]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shiftcal.training.loop.describe", stop)  # after the first epoch's checkpoint
+        with pytest.raises(KeyboardInterrupt):
+            complete(own, tmp_path / "cut", progress=False)
+    resumed = complete(own, tmp_path / "cut", resume=True, progress=False)
+    assert resumed["evaluation"]["id"] == record["evaluation"]["id"]
+
+
+def test_a_foreign_state_dict_and_a_wrong_one(tmp_path: Path, dataset: Dataset) -> None:
+    torch.save({"state_dict": network(3).state_dict()}, tmp_path / "theirs.pt")
+    own = config(f"finetuned_from={tmp_path / 'theirs.pt'}")
+    loaded = load_network(own, 8)
+    assert torch.equal(classifier_of(loaded)[1].weight, classifier_of(network(3))[1].weight)
+    with pytest.raises(ValueError, match=r"classifier.weight is \[8, 96\], the model's is \[5, 96\]"):
+        load_network(own, 5)
+    with pytest.warns(UserWarning, match=r"right on .* of the validation images, hardly more than by chance"):
+        complete(own, tmp_path / "out", dataset=dataset, progress=False)
+
+
+def test_a_timm_model_and_streamed_images(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    from stand_ins import write_class_folders
+
+    write_class_folders(tmp_path / "images", 3, 20)
+    theirs = timm.create_model("resnet18", num_classes=3)
+    torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
+    words = ["data.name=folder", f"data.root={tmp_path / 'images'}", "data.size=32", "data.loader=stream"]
+    words += ["data.workers=0", "train.model=timm/resnet18", f"finetuned_from={tmp_path / 'theirs.pth'}"]
+    made = load_config("demo", ["method=fgr", *words, "evaluation.corruptions=[]", "finetune.epochs=2"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its weights are random, as good as chance
+        record = complete(made, tmp_path / "out", progress=False)
+    assert len(record["history"]) == 2
+
+
+def test_finetuning_lowers_the_loss_it_descends(dataset: Dataset) -> None:
+    settings = config("finetune.epochs=20", "finetune.learning_rate=0.5", "finetune.batch_size=32")
+    run, _ = finetune(settings, network(), dataset, progress=False)
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
