@@ -109,6 +109,26 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     assert (code, "CHECKPOINT` should be the directory of a run, or a file" in stderr) == (2, True)
 
 
+def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
+    words = ["train", "demo", *OPTIONS, "--weights", tmp_path / "missing.pt", "--out", tmp_path / "run"]
+    code, _, stderr = invoke(*words)
+    assert (code, "`weights` should be a file" in stderr) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert invoke("train", "demo", *OPTIONS, "--out", out)[0] == 0
+    code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", "engine.capture=off", "--out", out, "--resume")
+    assert (code, "finished earlier" in stdout) == (0, True), stderr
+    config = json.loads((out / "config.json").read_text())
+    del config["engine"], config["finetune"], config["train"]["optimizer"]
+    (out / "config.json").write_text(json.dumps(config))
+    assert invoke("train", "demo", *OPTIONS, "--out", out, "--resume")[0] == 0
+    code, _, stderr = invoke("train", "demo", *OPTIONS, "--set", "train.optimizer=adam", "--out", out, "--resume")
+    assert (code, "another run has train.optimizer = sgd instead of adam" in stderr) == (2, True)
+
+
 def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     for seed, domain in enumerate(["a b", "c"]):
         write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)

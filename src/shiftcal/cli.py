@@ -235,7 +235,7 @@ def data_prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set, see `shiftcal data list`.")],
     source: Annotated[Path | None, typer.Option("--from", help="A folder or archive that holds it.")] = None,
 ) -> None:
-    """Download a data set, or take it from a folder or archive, and read it whole to see that it is all right."""
+    """Download a data set, or take it from a folder or archive, and read it to see that it is all right."""
     with _friendly(Path()):
         from shiftcal.data.prepare import prepare
 

@@ -76,11 +76,12 @@ def evaluate(
             metrics, meter = measure(split)
             rows.append({"shift": shift, "severity": severity, **metrics})
             pooled.merge(meter)
-        bar.line(f"{len(rows)} shifted test sets of {len(dataset.test)} images")
+        bar.line(f"{len(rows)} shifted test sets")
     return {
         "temperature": scaling.temperature,
         "validation": validation,
         "id": clean,
+        "id_is_validation": dataset.test is dataset.validation,
         "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
         "shifts": rows,
         "besides": besides,

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -56,24 +57,32 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def check(out: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Raise unless a directory is free for a run or, with `resume`, holds this very run. Nothing is written."""
+Now = Callable[[dict[str, Any]], dict[str, Any]]
+# Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
+_FREE = frozenset({"data.workers", "engine.capture", "engine.compile"})
+
+
+def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:
+    """Raise unless a directory is free for a run or, with `resume`, holds this very run. Nothing is written.
+
+    `now` turns a config that an earlier version wrote into one of today's.
+    """
     if out.exists() and not out.is_dir():
         raise wrong("out", "a directory", f"{out}, a file")
     if is_free(out):
         return
     if not (out / CONFIG).is_file():
         raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
-    differing = first_difference(config, read_object(out / CONFIG))
+    differing = first_difference(config, now(read_object(out / CONFIG)))
     if differing:
         raise wrong("out", "empty, new, or the directory of the same run", f"{out}, where another run has {differing}")
     if not resume:
         raise wrong("out", "empty or new (--resume continues a run)", f"{out}, which holds this run already")
 
 
-def claim(out: Path, config: dict[str, Any], *, resume: bool) -> None:
+def claim(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:
     """Make the directory of a run, or make sure that the one there is this very run."""
-    check(out, config, resume=resume)
+    check(out, config, resume=resume, now=now)
     if is_free(out):
         data = to_json(config)
         out.mkdir(parents=True, exist_ok=True)
@@ -88,6 +97,8 @@ def is_free(out: Path) -> bool:
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
     """Name the first key in which two configurations differ, with both values; None if there is none."""
     for key in sorted(mine.keys() | theirs.keys()):
+        if f"{prefix}{key}" in _FREE:
+            continue
         a, b = _plain(mine.get(key)), _plain(theirs.get(key))
         if isinstance(a, dict) and isinstance(b, dict):
             if inner := first_difference(a, b, f"{prefix}{key}."):
@@ -137,7 +148,7 @@ def environment() -> dict[str, Any]:
     names = ("shiftcal", "torch", "numpy", "pillow")
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in names},
-        "machine": {"system": platform.system(), "processor": _processor(), "cores": _cores()},
+        "machine": {"system": platform.system(), "processor": _processor(), "cores": cores()},
         "revision": _revision(),
     }
 
@@ -149,7 +160,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 

@@ -1,5 +1,7 @@
 """Models of timm's, with weights from files: there is no network in tests."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,6 +47,21 @@ def test_a_file_of_published_weights_starts_a_model(tmp_path: Path) -> None:
     own = timm.create_model("resnet18.a1_in1k", num_classes=4)  # somebody's, trained for other classes
     torch.save({"state_dict": own.state_dict()}, tmp_path / "own.pth")
     assert torch.equal(build("timm/resnet18.a1_in1k", 7, str(tmp_path / "own.pth")).conv1.weight, own.conv1.weight)
+
+
+def test_a_classifier_for_the_same_number_of_classes_is_kept(tmp_path: Path) -> None:
+    own = timm.create_model("resnet18", num_classes=7)
+    torch.save({f"module.{name}": tensor for name, tensor in own.state_dict().items()}, tmp_path / "own.pth")
+    assert torch.equal(build("timm/resnet18", 7, str(tmp_path / "own.pth")).fc.weight, own.fc.weight)
+
+
+def test_a_torchvision_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    code = "from shiftcal.models import find\ntry: find('vit-small')\nexcept ValueError as error: print(error)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert "with a torchvision for this torch" in answer.stdout
+    assert "operator torchvision::nms does not exist" in answer.stdout
 
 
 def test_torchvisions_old_names_are_converted(tmp_path: Path) -> None:
@@ -93,6 +110,8 @@ def test_unknown_names_and_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(str(caught.value)) < 200
     with pytest.raises(ValueError, match=r"`model` should be one of .*vit-small.*Did you mean 'vit-small'\?"):
         find("vit_small")
+    with pytest.raises(ValueError, match=r"`model` should be a model that timm has. .*resnet18.bogus"):
+        find("timm/resnet18.bogus")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ValueError, match=r"timm installed .pip install 'shiftcal\[timm\]'"):
         find("vit-small")

@@ -48,11 +48,38 @@ def records() -> list[dict[str, Any]]:
 def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(records: list[dict[str, Any]]) -> None:
     rows = rows_of(records)
     assert [row.method for row in rows] == ["ce", "fgr"]
-    assert rows[0].text("shifted", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
-    assert rows_of(records[:1])[0].text("shifted", COLUMNS[1]) == "5.00"
-    assert best(rows, "shifted", COLUMNS[1]).method == "fgr"
+    assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
+    assert rows_of(records[:1])[0].text("Mean over shifts", COLUMNS[1]) == "5.00"
+    assert best(rows, "Mean over shifts", COLUMNS[1]).method == "fgr"
     records[1]["evaluation"]["id"]["accuracy"] = 0.99
-    assert best(rows_of(records), "id", COLUMNS[0]).method == "ce", "accuracy is better when higher"
+    assert best(rows_of(records), "In distribution", COLUMNS[0]).method == "ce", "accuracy is better when higher"
+
+
+def test_domains_held_out_in_turn_are_averaged(records: list[dict[str, Any]]) -> None:
+    held = []
+    for r, ece in zip(records, (0.1, 0.3, 0.5, 0.7), strict=True):
+        for holdout, more in (("art", 0.0), ("sketch", 0.2)):
+            one = record(r["method"], r["seed"], ece + more)
+            one["config"] = one["config"] | {"data": {"name": "pacs", "holdout": holdout}}
+            held.append(one)
+    rows = rows_of(held)
+    # One value per seed, the mean over both domains: the deviation is that over seeds.
+    assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"50.00 ± {100 * statistics.stdev([0.4, 0.6]):.2f}"
+    with pytest.raises(ValueError, match=r"the same domains for each seed. .*fgr without some"):
+        rows_of(held[1:])
+    with pytest.raises(ValueError, match=r"that hold out the same domains. .*\['art'\]"):
+        rows_of([r for r in held if r["method"] == "fgr" or r["config"]["data"]["holdout"] == "art"])
+
+
+def test_sets_besides_have_a_part_of_their_own(records: list[dict[str, Any]]) -> None:
+    for r in records:
+        r["evaluation"] |= {"besides": {"val": metrics(0.4)}, "id_is_validation": True}
+    text = markdown(records)
+    assert "| Besides: val | Acc." in text
+    assert "40.00" in text
+    assert "| In distribution (the validation set) | Acc." in text
+    del records[0]["evaluation"]["besides"]
+    assert "Besides" not in markdown(records), "only what every row has"
 
 
 def test_markdown_and_terminal(records: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

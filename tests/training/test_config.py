@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shiftcal.training.config import Config, from_dict, load_config, recipe_names
+from shiftcal.training.config import Config, config_of_run, from_dict, load_config, recipe_names
 
 
 def test_every_recipe_loads() -> None:
@@ -112,3 +112,37 @@ def test_a_broken_recipe(tmp_path: Path) -> None:
     path.write_text("method = \n")
     with pytest.raises(ValueError, match="`recipe` should be valid TOML"):
         load_config(str(path))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("data.fit=strech", r"`data.fit` should be one of crop, stretch. .*Did you mean 'stretch'\?"),
+        ("data.loader=disk", "`data.loader` should be one of auto, memory, stream"),
+        ("data.size=0", "`data.size` should be positive"),
+        ("train.milestones=[-5]", "`train.milestones` should be epochs, at least 1"),
+        ("train.decay=0", r"`train.decay` should be in \(0, 1\]"),
+        ("train.input_size=0", "`train.input_size` should be positive"),
+        ("train.mean=[0.5, 0.5]", "`train.mean` should be three numbers"),
+        ("train.std=[0.5, 0.5, 0.0]", "`train.std` should be three positive numbers"),
+        ("train.optimizer=lion", "`train.optimizer` should be one of adam, adamw, sgd"),
+        ("engine.precision=fp16", "`engine.precision` should be one of auto, bf16, fp32"),
+        ("engine.capture=yes", "`engine.capture` should be one of auto, off"),
+        ("engine.compile=maybe", "`engine.compile` should be one of auto, off, on"),
+        ("finetune.epochs=0", "`finetune.epochs` should be positive"),
+        ("finetune.views=-1", "`finetune.views` should be at least 0"),
+        ("finetune.filtered_views=0", "`finetune.filtered_views` should be at least 1 with finetune.views"),
+        ("finetune.learning_rate=0", "`finetune.learning_rate` should be positive"),
+        ("finetune.gamma=-1", "`finetune.gamma` should be at least 0"),
+    ],
+)
+def test_what_came_later_is_checked_too(word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config("demo", [word])
+
+
+def test_the_config_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(load_config("demo", ["seed=3"]).to_dict()))
+    assert config_of_run(tmp_path, ["method=ce"]) == load_config("demo", ["seed=3", "method=ce"])
+    with pytest.raises(ValueError, match=r"`directory` should be one of a run, with config.json"):
+        config_of_run(tmp_path / "missing")

@@ -3,13 +3,14 @@ from typing import Any
 
 import pytest
 import torch
+from stand_ins import write_class_folders
 
 from shiftcal import data, methods
 from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS, Method
 from shiftcal.models import load_weights
-from shiftcal.training import captured, checkpoint
+from shiftcal.training import captured, checkpoint, loop
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.loop import Run, load_dataset, train
 from shiftcal.training.objective import objectives
@@ -316,3 +317,51 @@ def test_unavailable_device(dataset: data.Dataset) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="`device` should be 'cpu' or 'auto', since torch finds no CUDA device"):
             train(config("device=cuda"), dataset, progress=False)
+
+
+class Dropping(torch.nn.Module):
+    """A model with randomness of its own."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(3072, num_classes))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+def test_a_models_own_randomness_depends_on_seed_and_epoch_alone(dataset: data.Dataset, tmp_path: Path) -> None:
+    settings = config("method=ce", "train.epochs=3")
+
+    def run() -> Run:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Dropping(8)
+        return Run(settings, dataset, model)
+
+    whole = loop.go_on(run(), progress=False)
+    outside = torch.rand(1)  # nothing that is drawn elsewhere matters, and nothing elsewhere is changed
+    torch.manual_seed(7)
+    expected = torch.rand(2)
+    torch.manual_seed(7)
+    first = torch.rand(1)
+    again = loop.go_on(run(), progress=False, checkpoints=tmp_path)
+    assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
+    assert outside.numel() == 1
+    assert same(whole, again)
+    resumed = run()
+    resumed.load(tmp_path / "epoch-0002")
+    assert same(whole, loop.go_on(resumed, progress=False))
+
+
+def test_a_batch_of_which_nothing_can_be_read_is_no_broken_gradient(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, 1, 201)
+    files = sorted((tmp_path / "kind0").iterdir())
+    words = ["data.name=folder", f"data.root={tmp_path}", "data.size=16", "data.loader=stream", "data.workers=0"]
+    settings = load_config("demo", [*words, "train.epochs=1", "method=ce", "train.batch_size=1"])
+    split = data.FileSplit(tuple(files), torch.zeros(len(files), dtype=torch.int64), 16, workers=0)
+    files[3].write_bytes(b"no image")
+    made = data.Dataset("folder", ("a", "b"), (0.5,) * 3, (0.5,) * 3, split, split, split)
+    with pytest.warns(UserWarning, match="could not be read"):
+        run = train(settings, made, progress=False)
+    assert len(run.history) == 1

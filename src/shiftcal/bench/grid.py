@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shiftcal import records
 from shiftcal._checks import wrong
-from shiftcal.bench.run import check_config, complete
+from shiftcal.bench.run import check_config, complete, known_keys
 from shiftcal.training.config import Config
 from shiftcal.training.loop import load_dataset
 
@@ -26,6 +27,6 @@ def complete_all(configs: dict[str, Config], out: Path) -> list[dict[str, Any]]:
             raise wrong("out", f"new, or hold nothing but {', '.join(configs)} and their report", found)
     for name, config in configs.items():
         check_config(config)
-        records.check(out / name, config.to_dict(), resume=True)
+        records.check(out / name, config.to_dict(), resume=True, now=partial(known_keys, config))
     datasets = {config.data: load_dataset(config) for config in configs.values()}
     return [complete(c, out / name, resume=True, dataset=datasets[c.data]) for name, c in configs.items()]

@@ -6,6 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from shiftcal import models, records
 from shiftcal._checks import unknown, wrong
 from shiftcal.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from shiftcal.data import DATASETS
-from shiftcal.data.dataset import Dataset
+from shiftcal.data.dataset import Dataset, FileSplit
 from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config, from_dict
 from shiftcal.training.finetune import check_method, finetune, load_network
-from shiftcal.training.loop import Run, adapted, load_dataset, resolve_device, train
+from shiftcal.training.loop import Run, adapted, go_on, load_dataset, resolve_device
 
 
 def checkpoints_of(out: Path) -> Path:
@@ -38,7 +39,7 @@ def complete(
     """
     check_config(config)
     if (out / records.RECORD).is_file():
-        records.check(out, config.to_dict(), resume=resume)
+        records.check(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
         if progress:
             print(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
         return records.read_record(out / records.RECORD)
@@ -57,6 +58,7 @@ def complete(
         "config": config.to_dict(),
         **records.environment(),
         "device": describe_device(made.run.device),
+        "engine": made.run.engine | {"loader": "stream" if isinstance(dataset.train, FileSplit) else "memory"},
         "started": started.isoformat(timespec="seconds"),
         # Training seconds are summed over epochs: a resumed run counts what it did before the interruption.
         "seconds": {
@@ -85,15 +87,16 @@ class _Made:
 
 
 def _trained(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
-    records.claim(out, config.to_dict(), resume=resume)
-    run = train(config, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    run = Run(config, dataset)  # before the claim: weights that do not fit must leave nothing behind
+    records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
+    go_on(run, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
     return _Made(run, run.model, run.dataset)
 
 
 def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
     network = load_network(config, len(dataset.classes)).to(resolve_device(config.device))
     dataset = adapted(dataset, config, network)
-    records.claim(out, config.to_dict(), resume=resume)
+    records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
     before = evaluate_with(config, network, dataset, progress=progress)
     chance = 1 / len(dataset.classes)
     if before["validation"]["accuracy"] < 1.5 * chance and len(dataset.classes) > 2:
@@ -110,6 +113,15 @@ def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progre
 def before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Make of a fine-tuned run's record two: one for the checkpoint as it was, one for what became of it."""
     return [record | {"method": "checkpoint", "evaluation": record["before"]}, record]
+
+
+def known_keys(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
+    """Give the stored config of a run, which an earlier version may have written, the keys that came later.
+
+    What fine-tuning would do is of no account for a run that is none.
+    """
+    known = from_dict(stored).to_dict()
+    return known if config.finetuned_from else known | {"finetune": config.to_dict()["finetune"]}
 
 
 def check_config(config: Config) -> None:

@@ -20,6 +20,7 @@ from shiftcal.data.decode import Decoder
 from shiftcal.data.images import Fit, image_size, read_images
 
 Loader = Literal["auto", "memory", "stream"]
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _SHARE = 8  # a set goes into memory if it takes less than an eighth of it: D_mix is a copy, and there are several sets
 
 
@@ -141,8 +142,14 @@ def memory_limit() -> int:
 
 
 def host_memory() -> int:
-    """Return the bytes of memory that the machine has, or 8 GB where that is not told."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 10**9
+    """Return the bytes of memory that the machine has or this process may use, or 8 GB where that is not told."""
+    if not hasattr(os, "sysconf"):
+        return 8 * 10**9
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _LIMITS:  # of a container or a batch job
+        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
+        whole = min(whole, int(text)) if text.isdigit() else whole
+    return whole
 
 
 def join(splits: Sequence[AnySplit]) -> AnySplit:

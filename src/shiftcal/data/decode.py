@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch.utils import data as torch_data
 
 from shiftcal._checks import wrong
 from shiftcal.data.images import Fit, try_image
+from shiftcal.records import cores
 
 _MOST_WORKERS = 16
 
@@ -67,8 +67,7 @@ class Decoder:
 
 def default_workers() -> int:
     """Return how many worker processes decode: one for each core this process may use, up to sixteen."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_WORKERS)
+    return min(cores(), _MOST_WORKERS)
 
 
 class _Files(torch_data.Dataset[Any]):

@@ -93,13 +93,15 @@ def domains(
         raise wrong("data.root", "a folder with two domains or more", f"{root}: {', '.join(found)}")
     classes = find_images(root / holdout).classes
     trees = {domain: with_images(_of_classes(root / domain, classes)) for domain in found}
+    asked = loader
     sources = [tree for domain, tree in trees.items() if domain != holdout]
     if loader == "auto":  # they become one set: all of them go into memory, or none
         loader = "memory" if fits_memory([file for tree in sources for file in tree.files], size) else "stream"
     read = _Reading(size, fit, loader, progress)
     thirds = [_eighty_ten_ten(read(tree), seed) for tree in sources]
     train, validation, test = (join([parts[k] for parts in thirds]) for k in range(3))
-    return _dataset(name, classes, train, validation, test, shifts={holdout: (read(trees[holdout]),)})
+    shifted = _Reading(size, fit, asked, progress)(trees[holdout])
+    return _dataset(name, classes, train, validation, test, shifts={holdout: (shifted,)})
 
 
 def with_images(tree: Tree) -> Tree:

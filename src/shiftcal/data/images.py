@@ -156,7 +156,7 @@ def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:
     try:
         return read_image(path, size, fit)
     except ValueError as error:
-        return str(error).partition("Found `image = ")[2].removesuffix("`.")
+        return str(error).partition("Found `image = ")[2].removesuffix("`.") or f"{path}: {error}"
 
 
 def open_array(path: Path) -> Array:

@@ -31,7 +31,12 @@ def seeded(seed: int, epoch: int, purpose: str, device: torch.device) -> torch.G
     Randomness is a function of (seed, epoch, purpose): a resumed run draws what the uninterrupted one would have
     drawn, and two methods with the same seed see the same order and the same crops.
     """
-    return torch.Generator(device).manual_seed(zlib.crc32(f"{seed}/{epoch}/{purpose}".encode()))
+    return torch.Generator(device).manual_seed(seed_of(seed, epoch, purpose))
+
+
+def seed_of(seed: int, epoch: int, purpose: str) -> int:
+    """Return the seed of one purpose in one epoch."""
+    return zlib.crc32(f"{seed}/{epoch}/{purpose}".encode())
 
 
 @runtime_checkable

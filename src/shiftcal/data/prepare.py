@@ -24,8 +24,9 @@ _LAYOUTS = {
 
 
 def prepare(name: str, source: Path | None = None, *, progress: bool = True) -> Dataset:
-    """Put a data set into the folder of all data sets, read it whole to see that it is all right, and return it.
+    """Put a data set into the folder of all data sets, read it to see that it is all right, and return it.
 
+    Of sets that do not fit into memory the files are listed, not read.
     A folder is linked to, not copied; an archive is unpacked; without a source the published archive is downloaded, for
     those that have one.
     """

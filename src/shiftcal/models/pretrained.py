@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal._checks import unknown, wrong
-from shiftcal.models.weights import read_weights
+from shiftcal.models.weights import read_weights, without_wrapper
 
 # Ours -> timm's. The convolutional ones are torchvision's weights, which the WILDS protocols start from.
 PRETRAINED = {
@@ -30,13 +30,19 @@ def timm_name(name: str) -> str | None:
 def check_timm(name: str) -> None:
     """Raise unless timm is installed and has the model."""
     timm, full = _timm(), str(timm_name(name))
-    if not timm.is_model(full.partition(".")[0]):
+    try:
+        known = timm.is_model(full.partition(".")[0]) and timm.models.get_pretrained_cfg(full) is not None
+    except RuntimeError:  # a tag, after the dot, that the model does not have
+        known = False
+    if not known:
         hint = str(unknown("model", name, [PREFIX + known for known in timm.list_models()])).rpartition("`.")[2]
         raise ValueError(f"{wrong('model', 'a model that timm has', repr(name))}{hint}")  # without a thousand names
 
 
 def build_timm(name: str, num_classes: int, weights: str | None) -> nn.Module:
-    """Build a model of timm's with a fresh classifier, from published weights, from a file, or fresh altogether.
+    """Build a model of timm's from published weights, from a file, or fresh.
+
+    A classifier of another number of classes is replaced by a fresh one.
 
     Args:
         name: Its name here or, after `timm/`, there.
@@ -48,7 +54,8 @@ def build_timm(name: str, num_classes: int, weights: str | None) -> nn.Module:
     if weights is None:
         return _module(timm.create_model(full, num_classes=num_classes))
     model = _downloaded(timm, name, full) if weights == DOWNLOAD else _from_file(timm, full, Path(weights))
-    model.reset_classifier(num_classes)
+    if model.num_classes != num_classes:
+        model.reset_classifier(num_classes)
     return _module(model)
 
 
@@ -66,8 +73,9 @@ def _downloaded(timm: Any, name: str, full: str | None) -> Any:
 
 def _from_file(timm: Any, full: str | None, path: Path) -> Any:
     """Let timm convert and load the tensors, all of them: names that do not fit are an error."""
-    tensors = read_weights(path)
-    head = timm.create_model(full, num_classes=2).pretrained_cfg.get("classifier") or "fc"
+    model = timm.create_model(full)
+    tensors = without_wrapper(read_weights(path), model.state_dict())
+    head = model.pretrained_cfg.get("classifier") or "fc"
     rows = tensors.get(f"{head if isinstance(head, str) else head[0]}.weight")
     overlay: dict[str, Any] = {"state_dict": tensors}
     if rows is not None:
@@ -88,9 +96,11 @@ def _module(model: Any) -> nn.Module:
 def _timm() -> Any:
     try:
         import timm
-    except ImportError as error:
+    except Exception as error:  # a torchvision that does not fit torch raises RuntimeError
         found = f"{type(error).__name__}: {error}"
         raise wrong(
-            "model", "one that needs no extra, or timm installed (pip install 'shiftcal[timm]')", found
+            "model",
+            "one without an extra, or timm installed (pip install 'shiftcal[timm]', with a torchvision for this torch)",
+            found,
         ) from None
     return timm

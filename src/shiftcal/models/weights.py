@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from shiftcal._checks import wrong
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
-_PREFIXES = ("module.", "_orig_mod.", "model.")  # what wrappers put before every name
+_PREFIXES = ("_orig_mod.", "module.", "model.")  # what compilation, data parallelism and Lightning put before names
 _SHOWN = 3
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a safetensors file, or from what `torch.save` wrote; a wrapper's prefix is taken off."""
+    """Read a state dict from a safetensors file, or from what `torch.save` wrote, alone or among other things."""
     if not path.is_file():
         raise wrong("weights", "a file", str(path))
     content = _read(path)
@@ -27,9 +27,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
         raise wrong("weights", "a state dict, names and their tensors", f"{path}, which holds {_kind(content)}")
-    tensors = dict(content)
+    return dict(content)
+
+
+def without_wrapper(tensors: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """Take off the prefixes that wrappers put before every name, unless the model's own names begin with them."""
     for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in tensors):
+        wrapped = all(name.startswith(prefix) for name in tensors)
+        if wrapped and not all(name.startswith(prefix) for name in names):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
@@ -45,6 +50,7 @@ def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -
 def put_weights(tensors: dict[str, Tensor], model: nn.Module, path: Path, *, new_head: str | None = None) -> None:
     """Put a state dict into a model, see `load_weights`."""
     own = model.state_dict()
+    tensors = without_wrapper(tensors, own)
     if new_head is not None:
         names = [f"{new_head}.{kind}" for kind in ("weight", "bias")]
         if any(name in tensors and name in own and tensors[name].shape != own[name].shape for name in names):

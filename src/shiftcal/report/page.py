@@ -80,7 +80,7 @@ def _summary(records: list[dict[str, Any]]) -> str:
 
 def _tables(records: list[dict[str, Any]]) -> str:
     rows, tables = rows_of(records), ""
-    for title, part in parts_of(rows):
+    for part in parts_of(rows):
         head = "".join(f"<th>{html.escape(column[0])}</th>" for column in COLUMNS)
         body = "".join(
             f"<tr><td>{html.escape(row.method)}</td>"
@@ -92,7 +92,7 @@ def _tables(records: list[dict[str, Any]]) -> str:
             for row in rows
         )
         tables += (
-            f'<div class="scroll"><table><caption>{html.escape(title)}</caption>'
+            f'<div class="scroll"><table><caption>{html.escape(part)}</caption>'
             f"<thead><tr><th>method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
     return f'{tables}<p class="note">{html.escape(CAPTION)}</p>'

@@ -19,7 +19,6 @@ COLUMNS = (
     ("ACE", "adaptive_ece", 100, 2),
     ("NLL", "nll", 1, 3),
 )
-PARTS = (("In distribution", "id"), ("Mean over shifts", "shifted"))
 CAPTION = (
     "Acc., ECE, ECE after temperature scaling (w/ TS), classwise ECE and adaptive ECE in %; NLL in nats. "
     "Lower is better but for Acc."
@@ -47,15 +46,16 @@ def rows_of(records: list[dict[str, Any]]) -> list[Row]:
     check_comparable(records)
     order = list(METHODS)
     names = sorted({r["method"] for r in records}, key=lambda m: (order.index(m) if m in order else len(order), m))
-    return [_row(name, [r["evaluation"] for r in records if r["method"] == name]) for name in names]
+    return [_row(name, [r for r in records if r["method"] == name]) for name in names]
 
 
 def check_comparable(records: list[dict[str, Any]]) -> None:
-    """Raise unless all records were measured on the same data in the same way."""
-    first = records[0]["config"]
-    by_method: dict[str, tuple[dict[str, Any], set[int]]] = {}
+    """Raise unless all records were measured on the same data in the same way; domains may be held out in turn."""
+    first = _without_holdout(records[0]["config"])
+    by_method: dict[str, tuple[dict[str, Any], set[tuple[int, str | None]]]] = {}
     for record in records:
-        method, seed, config = record["method"], record["seed"], record["config"]
+        method, config = record["method"], _without_holdout(record["config"])
+        seed = (record["seed"], _holdout(record))
         for section in ("data", "evaluation"):
             differing = first_difference(first[section], config[section], f"{section}.")
             if differing:
@@ -65,20 +65,53 @@ def check_comparable(records: list[dict[str, Any]]) -> None:
         if differing:  # a mean over them would pass for one over seeds
             raise wrong("records", "of runs that differ in method and seed alone", f"{method} with {differing}")
         if seed in seeds:
-            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {seed}")
+            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {record['seed']}")
         seeds.add(seed)
+    for method, (_, seeds) in by_method.items():
+        domains = {holdout for _, holdout in seeds}
+        if len(seeds) < len(domains) * len({seed for seed, _ in seeds}):  # a mean would be over other domains
+            raise wrong("records", "of runs that hold out the same domains for each seed", f"{method} without some")
+        if domains != {holdout for _, holdout in by_method[records[0]["method"]][1]}:
+            raise wrong(
+                "records", "of runs that hold out the same domains", f"{method} with {sorted(map(str, domains))}"
+            )
 
 
-def _row(method: str, evaluations: list[dict[str, Any]]) -> Row:
+def _holdout(record: dict[str, Any]) -> str | None:
+    holdout: str | None = record["config"]["data"].get("holdout")
+    return holdout
+
+
+def _without_holdout(config: dict[str, Any]) -> dict[str, Any]:
+    return config | {"data": config["data"] | {"holdout": None}}
+
+
+def _row(method: str, records: list[dict[str, Any]]) -> Row:
+    """Collect a method's values, one for each seed: the mean over the domains held out, where there are several."""
+    by_seed: dict[int, list[dict[str, Any]]] = {}
+    for record in records:
+        by_seed.setdefault(record["seed"], []).append(_parts(record["evaluation"]))
+    shared = [part for part in _parts(records[0]["evaluation"]) if all(part in e for s in by_seed.values() for e in s)]
     cells = {
-        (part, key): [e[part][key] for e in evaluations if e[part]] for _, part in PARTS for _, key, _, _ in COLUMNS
+        (part, key): [statistics.mean(e[part][key] for e in several) for several in by_seed.values()]
+        for part in shared
+        for _, key, _, _ in COLUMNS
     }
-    return Row(method, {place: values for place, values in cells.items() if values})
+    return Row(method, cells)
 
 
-def parts_of(rows: list[Row]) -> list[tuple[str, str]]:
-    """List the halves of the table for which every row has numbers."""
-    return [(title, part) for title, part in PARTS if all((part, COLUMNS[0][1]) in row.cells for row in rows)]
+def _parts(evaluation: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """List the sets with numbers, by the title of their table: clean, shifted, and those reported besides."""
+    clean = "In distribution" + (" (the validation set)" if evaluation.get("id_is_validation") else "")
+    besides = {f"Besides: {name}": values for name, values in evaluation.get("besides", {}).items()}
+    parts = {clean: evaluation["id"], "Mean over shifts": evaluation["shifted"], **besides}
+    return {title: values for title, values in parts.items() if values}
+
+
+def parts_of(rows: list[Row]) -> list[str]:
+    """List the parts of the table for which every row has numbers."""
+    titles = dict.fromkeys(part for part, _ in rows[0].cells)
+    return [title for title in titles if all((title, COLUMNS[0][1]) in row.cells for row in rows)]
 
 
 def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row | None:
@@ -94,9 +127,9 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """Write the table in Markdown, the best of each column in bold."""
     rows = rows_of(records)
     lines = []
-    for title, part in parts_of(rows):
+    for part in parts_of(rows):
         lines += [
-            f"| {title} | " + " | ".join(column[0] for column in COLUMNS) + " |",
+            f"| {part} | " + " | ".join(column[0] for column in COLUMNS) + " |",
             "|---|" + "---:|" * len(COLUMNS),
         ]
         for row in rows:
@@ -116,8 +149,8 @@ def print_table(records: list[dict[str, Any]]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)  # a file has no width to fit
-    for title, part in parts_of(rows):
-        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    for part in parts_of(rows):
+        table = Table(title=part, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
         table.add_column("method", no_wrap=True)
         for column in COLUMNS:
             table.add_column(column[0], justify="right", no_wrap=True)

@@ -57,9 +57,15 @@ class Engine:
         self._seen: dict[int, int] = {}
         self._stream: Any = torch.cuda.Stream(device) if self.cuda else None
 
+    def describe(self) -> dict[str, Any]:
+        """Tell in which way steps were done, for a record."""
+        precision = "bf16" if isinstance(self.model, Autocast) else "fp32"
+        return {"precision": precision, "captured": bool(self._graphs), "compiled": self.compiled is not None}
+
     def step(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
         """Do one step. Whole batches are captured after a few; the smaller last one of an epoch never is."""
-        whole = len(mix.targets) == self.size
+        # Unreadable files may have left a hole in either batch.
+        whole = len(mix.targets) == self.size and (original is None or len(original.targets) == self.size)
         if not (self.cuda and self.capture and whole):
             self._eager(objective, mix, original, whole=whole)
             return
@@ -98,7 +104,7 @@ class Engine:
             self._graphs[key] = Captured(
                 lambda a, b: self._eager(objective, a, b, whole=True), mix, original, self._stream
             )
-        except (RuntimeError, torch.AcceleratorError) as error:
+        except RuntimeError as error:
             self.capture = False
             self._say(f"Steps are not captured in a CUDA graph: {_reason(error)}")
             torch.cuda.synchronize()
@@ -116,7 +122,8 @@ class Captured:
     ) -> None:
         self.mix, self.original = _copy(mix), None if original is None else _copy(original)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):
+        # Only this thread must not wait: the one that pins a streaming loader's memory goes on.
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             step(self.mix, self.original)
 
     def replay(self, mix: Inputs, original: Inputs | None) -> None:
@@ -203,7 +210,8 @@ class Totals:
 
     def _describe(self, sums: list[float]) -> dict[str, Any]:
         loss, correct, size, steps, conflict, cosine, skipped, good = sums
-        result: dict[str, Any] = {"loss": loss / size, "accuracy": correct / size, "good_steps": round(good)}
+        result: dict[str, Any] = {"loss": loss / size, "accuracy": correct / size}
+        result |= {"steps": round(steps), "good_steps": round(good)}
         if self._constrained:
             result["conflict_rate"], result["mean_cosine"] = conflict / steps, cosine / steps
             result["skipped"] = round(skipped)

@@ -152,7 +152,7 @@ class Config:
         methods.find(self.method)
         for key, allowed in _CHOICES.items():
             if (value := _get(self, key)) not in allowed:
-                raise unknown(key, value, allowed)
+                raise unknown(key, value, [name for name in allowed if name is not None])
         for key, (should, holds) in _RANGES.items():
             if not holds(value := _get(self, key)):
                 raise wrong(key, should, value)
@@ -172,6 +172,8 @@ class Config:
 
 
 _CHOICES = {
+    "data.fit": (None, "crop", "stretch"),
+    "data.loader": (None, "auto", "memory", "stream"),
     "train.schedule": ("one_cycle", "cosine", "multi_step", "exponential", "constant"),
     "train.optimizer": ("sgd", "adam", "adamw"),
     "engine.precision": ("auto", "fp32", "bf16"),
@@ -186,6 +188,7 @@ _POSITIVE = ("positive", lambda v: v > 0)
 _NOT_NEGATIVE = ("at least 0", lambda v: v >= 0)
 _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "seed": ("in 0..2³²−1", lambda v: 0 <= v < 2**32),
+    "data.size": ("positive", lambda v: v is None or v > 0),
     "data.workers": ("at least 0", lambda v: v is None or v >= 0),
     "train.input_size": ("positive", lambda v: v is None or v > 0),
     "train.mean": ("three numbers", lambda v: len(v) in (0, 3)),
@@ -196,6 +199,7 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "train.momentum": ("in [0, 1)", lambda v: 0 <= v < 1),
     "train.weight_decay": _NOT_NEGATIVE,
     "train.warmup": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "train.milestones": ("epochs, at least 1", lambda v: all(epoch >= 1 for epoch in v)),
     "train.decay": ("in (0, 1]", lambda v: 0 < v <= 1),
     "train.start": ("a fraction in [0, 1]", lambda v: 0 <= v <= 1),
     "train.clip_norm": ("positive", lambda v: v is None or v > 0),

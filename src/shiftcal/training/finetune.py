@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ from shiftcal.training.config import Config
 from shiftcal.training.loop import Run, go_on, resolve_device
 from shiftcal.training.step import Inputs
 
+_AT_ONCE = 32  # batches
 _MOST = 2  # features may take one half of the memory
 
 
@@ -54,12 +56,17 @@ class FeatureEpoch(MixedEpoch):
         self._views = self._seeded("view")
 
     def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
-        for index in indices:
+        """Fetch many batches at once: for so small a model, fetching takes longer than training."""
+        indices = iter(indices)
+        while several := list(islice(indices, _AT_ONCE)):
+            index = torch.cat(several)
             original, filtered = (
                 views[self._draw(len(views), len(index)), index] for views in (self.split.original, self.split.filtered)
             )
             features = torch.where(self.filtered[index, None], filtered, original)
-            yield Batch(features, self.split.targets[index], self.filtered[index])
+            sizes = [len(one) for one in several]
+            parts = (features, self.split.targets[index], self.filtered[index])
+            yield from (Batch(*part) for part in zip(*(part.split(sizes) for part in parts), strict=True))
 
     def _draw(self, views: int, count: int) -> Tensor:
         return torch.randint(views, (count,), generator=self._views, device=self._device)
@@ -164,7 +171,9 @@ def head_config(config: Config) -> Config:
         start=0.0,
     )
     gamma = dataclasses.replace(config.gamma, fgr=own.gamma)
-    engine = dataclasses.replace(config.engine, precision="fp32", compile="off")  # one small layer
+    engine = config.engine
+    if own.views:  # one small layer
+        engine = dataclasses.replace(engine, precision="fp32", compile="off")
     return dataclasses.replace(config, train=train, gamma=gamma, engine=engine)
 
 
@@ -193,7 +202,7 @@ def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progres
     qualities = torch.tensor(config.filter.qualities, device=device)
     augment = AUGMENTATIONS[config.train.augment]
     kept, targets, done = torch.empty(0), torch.empty(len(split), dtype=torch.int64, device=device), 0
-    with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.inference_mode():
+    with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.no_grad():
         extract = Extractor(frozen)
         for _, part in split.parts(config.evaluation.batch_size):
             place = slice(done, done + len(part))
@@ -210,8 +219,7 @@ def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progres
                 bar.advance(len(part))
             done += len(part)
         bar.line(f"{len(views)} views of {done} images kept")
-    kept, targets = kept[:, :done].clone(), targets[:done].clone()
-    return Features(kept[: own.views], kept[own.views :], targets)
+    return Features(kept[: own.views, :done], kept[own.views :, :done], targets[:done])
 
 
 def _room(views: int, count: int, example: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from shiftcal._checks import unknown, wrong
 from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.loader import Batch, MixedEpoch, Samples, seeded
+from shiftcal.data.loader import Batch, MixedEpoch, Samples, seed_of, seeded
 from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
 from shiftcal.training.captured import Engine
@@ -46,6 +46,7 @@ class Run:
         self.plain, self.full = objectives(config)
         self.epochs_done = 0
         self.history: list[dict[str, Any]] = []
+        self.engine: dict[str, Any] = {}
 
     @property
     def steps_per_epoch(self) -> int:
@@ -96,10 +97,11 @@ class Run:
         differing = first_difference(self.config.to_dict(), state["config"])
         if differing:
             raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
-        rate = self.optimizer.param_groups[0]["lr"]
+        first = self.optimizer.param_groups[0]
+        here: dict[str, Any] = {k: first[k] for k in ("lr", "capturable") if k in first}  # they depend on the device
         self.optimizer.load_state_dict(state["optimizer"])
         for group in self.optimizer.param_groups:
-            group["lr"] = rate  # every step sets it, where it is
+            group.update(here)
         if self.full.momentum:
             mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
             self.full.momentum.load_state_dict(mean)
@@ -168,10 +170,13 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
         steps = run.steps_per_epoch * (config.train.epochs - run.epochs_done)
         engine = Engine(run.model, run.optimizer, config, steps=steps, say=bar.line)
         while run.epochs_done < config.train.epochs:
-            entry = train_epoch(run, engine, bar)
+            with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+                torch.manual_seed(seed_of(config.seed, run.epochs_done, "model"))  # dropout and the like
+                entry = train_epoch(run, engine, bar)
             if checkpoints:
                 checkpoint.save(checkpoints, run.epochs_done, run.model, run.state_dict(), run.history)
             bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
+        run.engine = engine.describe()
     return run
 
 
@@ -216,7 +221,7 @@ def describe(entry: dict[str, Any]) -> str:
 
 def _stop_if_frozen(run: Run, epoch: int, entry: dict[str, Any]) -> None:
     good = entry.pop("good_steps")
-    if good < run.steps_per_epoch:
+    if good < entry.pop("steps"):
         raise FloatingPointError(
             f"The gradient of method '{run.config.method}' was not finite at step {good + 1} of epoch {epoch + 1}; "
             "nothing was updated from there on. Lower the learning rate or clip the gradient (train.clip_norm)."

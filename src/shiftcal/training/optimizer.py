@@ -9,8 +9,6 @@ from torch import nn
 
 from shiftcal.training.config import TrainConfig
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Make the optimiser of a model's trainable parameters.
