@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shiftcal.training.config import Config
+from shiftcal.training.config import Config, EngineConfig
 from shiftcal.training.step import Inputs, Objective, StepReport, training_step
 
 _WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
@@ -31,6 +31,11 @@ class Autocast(nn.Module):
         return logits.float()
 
 
+def in_half(engine: EngineConfig, device: torch.device) -> bool:
+    """Tell whether forward passes run in bfloat16: by default on a GPU."""
+    return engine.precision == "bf16" or (engine.precision == "auto" and device.type == "cuda")
+
+
 class Engine:
     """Does the steps of a run in the fastest way that its device and model allow, and adds up what they tell."""
 
@@ -46,8 +51,7 @@ class Engine:
         device = next(model.parameters()).device
         self.cuda, self.size, self._say = device.type == "cuda", config.train.batch_size, say
         own = config.engine
-        half = own.precision == "bf16" or (own.precision == "auto" and self.cuda)
-        self.model: nn.Module = Autocast(model) if half else model
+        self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
         self.capture = self.cuda and own.capture != "off"
         self.compiled: Any = None
@@ -172,6 +176,7 @@ class Totals:
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(8, dtype=torch.float64, device=device)
+        self._zero, self._one = torch.zeros((), device=device), torch.ones((), device=device)
         self._constrained = False
         self._pending: tuple[Tensor, Any] | None = None
 
@@ -183,10 +188,10 @@ class Totals:
     def add(self, report: StepReport, size: int, frozen: Tensor) -> None:
         """Add one step."""
         r = report.rectification
-        one = torch.ones_like(report.loss)
-        parts = [0 * one] * 3 if r is None else [r.conflict, r.cosine, r.skipped]
-        values = [report.loss * size, report.correct, size * one, one, *parts, 1 - frozen]
-        self._sums += torch.stack([v.double() for v in values])
+        parts = [self._zero] * 3 if r is None else [r.conflict, r.cosine, r.skipped]
+        # What one step tells fits into float32; the sums are kept in float64.
+        values = [report.loss * size, report.correct, self._one * size, self._one, *parts, 1 - frozen]
+        self._sums += torch.stack([value.float() for value in values])
 
     def read(self) -> dict[str, Any]:
         """Return the means so far; this waits for the device."""

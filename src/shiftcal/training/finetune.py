@@ -27,6 +27,7 @@ from shiftcal.data.loader import Batch, MixedEpoch, seeded
 from shiftcal.filtering import dct_low_pass
 from shiftcal.methods import find
 from shiftcal.records import WEIGHTS
+from shiftcal.training.captured import Autocast, in_half
 from shiftcal.training.config import Config
 from shiftcal.training.loop import Run, go_on, resolve_device
 from shiftcal.training.step import Inputs
@@ -203,7 +204,7 @@ def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progres
     augment = AUGMENTATIONS[config.train.augment]
     kept, targets, done = torch.empty(0), torch.empty(len(split), dtype=torch.int64, device=device), 0
     with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.no_grad():
-        extract = Extractor(frozen)
+        extract = Extractor(frozen, half=in_half(config.engine, device))
         for _, part in split.parts(config.evaluation.batch_size):
             place = slice(done, done + len(part))
             targets[place] = part.targets
@@ -237,15 +238,17 @@ def _room(views: int, count: int, example: Tensor) -> Tensor:
 class Extractor:
     """Reads what a network's classifier gets, and sees to it that nothing comes after the classifier."""
 
-    def __init__(self, frozen: HeadOnly) -> None:
-        self.frozen, self.head, self._checked = frozen, frozen.head, False
+    def __init__(self, frozen: HeadOnly, *, half: bool = False) -> None:
+        self.network: nn.Module = Autocast(frozen.network) if half else frozen.network
+        self.head, self._checked = frozen.head, False
+        self._tolerance = 0.05 if half else 1e-3
 
     def __call__(self, images: Tensor) -> Float[Tensor, "batch width"]:
         """Return the features of normalised images."""
         seen: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
         try:
-            logits = self.frozen(images)
+            logits = self.network(images)
         finally:
             hook.remove()
         if not self._checked:
@@ -255,6 +258,6 @@ class Extractor:
     def _check(self, seen: list[Tensor], logits: Tensor) -> None:
         self._checked = True
         whole = len(seen) == 1 and seen[0].ndim == 2 and logits.shape == (len(seen[0]), self.head.out_features)
-        if not whole or not torch.allclose(self.head(seen[0]), logits.float(), rtol=1e-3, atol=1e-3):
-            found = type(self.frozen.network).__name__
+        if not whole or not torch.allclose(self.head(seen[0]), logits.float(), self._tolerance, self._tolerance):
+            found = type(self.network).__name__
             raise wrong("model", "one whose logits are what its last linear layer returns", found)

@@ -1,0 +1,49 @@
+"""Fine-tuning the classifier on kept features against training the same model from scratch, in one run.
+
+python benchmarks/finetune.py [quick-cifar10]
+
+Images are noise of CIFAR-10's number and size: no time depends on what they show. From scratch is measured over a few
+epochs of cross-entropy after the first and multiplied by the recipe's number of epochs.
+"""
+
+import sys
+import time
+
+import torch
+
+from shiftcal.data import Dataset, Split
+from shiftcal.training.config import load_config
+from shiftcal.training.finetune import finetune
+from shiftcal.training.loop import Run, go_on
+
+EPOCHS = 5
+
+
+def dataset(count: int) -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    split = Split(images, torch.arange(count) % 10)
+    classes = tuple(map(str, range(10)))
+    return Dataset("noise", classes, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), split, split, split)
+
+
+def main() -> None:
+    recipe = sys.argv[1] if len(sys.argv) > 1 else "quick-cifar10"
+    torch.backends.cudnn.benchmark = True
+    config = load_config(recipe, ["method=fgr"])
+    data = dataset(45_000 if torch.cuda.is_available() else 2_000)
+    short = load_config(recipe, ["method=ce", f"train.epochs={EPOCHS}", "engine.compile=off", "train.milestones=[]"])
+    run = go_on(Run(short, data), progress=False)
+    epoch = min(entry["seconds"] for entry in run.history[1:])
+    whole = epoch * config.train.epochs
+    print(f"{recipe}: {epoch:.2f} s an epoch from scratch, {whole:.1f} s for {config.train.epochs}")
+    for _ in range(3):
+        clock = time.perf_counter()
+        tuned, features = finetune(config, run.model.eval().requires_grad_(True), data, progress=False)
+        seconds = time.perf_counter() - clock
+        head = sum(entry["seconds"] for entry in tuned.history)
+        print(f"fine-tuning {seconds:.2f} s (features {features:.2f}, classifier {head:.2f}): {seconds / whole:.1%}")
+
+
+if __name__ == "__main__":
+    main()
