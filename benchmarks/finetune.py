@@ -14,7 +14,8 @@ import torch
 from shiftcal.data import Dataset, Split
 from shiftcal.training.config import load_config
 from shiftcal.training.finetune import finetune
-from shiftcal.training.loop import Run, go_on
+from shiftcal.training.loop import go_on
+from shiftcal.training.run import Run
 
 EPOCHS = 5
 

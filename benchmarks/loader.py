@@ -22,7 +22,7 @@ from shiftcal.data.cifar import MEAN, STD
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.data.loader import ResidentEpoch
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run
+from shiftcal.training.run import Run
 from shiftcal.training.step import training_step
 
 COUNT, BATCH, ROUNDS = 20_000, 128, 5

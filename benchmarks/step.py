@@ -12,7 +12,7 @@ from shiftcal import models
 from shiftcal.data import Dataset, Split
 from shiftcal.training.captured import Engine
 from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import Run
+from shiftcal.training.run import Run
 
 BATCH, STEPS, ROUNDS = 128, 60, 5
 

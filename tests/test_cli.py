@@ -255,7 +255,8 @@ def _listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
@@ -271,12 +272,12 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(tmp_path: Path) 
     deadline = time.monotonic() + 120
     while len(list(out.glob("checkpoints/epoch-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     try:
         _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stderr.startswith("Stopped. Last checkpoint: ")
     named = Path(stderr.removeprefix("Stopped. Last checkpoint: ").split(". Continue with: ")[0])
     assert (named / "model.safetensors").is_file()

@@ -11,7 +11,8 @@ from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import Run, go_on, load_dataset, train
+from shiftcal.training.loop import go_on, train
+from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.step import Inputs, Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -18,7 +18,8 @@ from shiftcal.evaluation import predict
 from shiftcal.metrics import ece
 from shiftcal.training.config import Config, config_of_run
 from shiftcal.training.finetune import HeadOnly, HeadRun, head_config, keep_features, load_network
-from shiftcal.training.loop import adapted, go_on, load_dataset, resolve_device
+from shiftcal.training.loop import go_on
+from shiftcal.training.run import adapted, load_dataset, resolve_device
 
 RATES, EPOCHS, GAMMAS = (0.001, 0.01, 0.1, 1.0), (5, 20), (0.5, 1.0, 2.0, 3.0, 5.0)
 SELECTION_SEED = 100

@@ -73,10 +73,13 @@ def train(
     set_: Set = [],  # noqa: B006
     weights: Weights = None,
     holdout: Holdout = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same result every time (--set engine.deterministic=true).")
+    ] = False,
     resume: Resume = False,
 ) -> None:
     """Train one method by a recipe; the decorator's help lists the methods there are."""
-    set_ = _with_options(set_, weights, holdout)
+    set_ = _with_options(set_, weights, holdout) + ["engine.deterministic=true"] * deterministic
     with _friendly(out, _again("train", [recipe], set_, out)):
         from shiftcal.bench.run import complete
         from shiftcal.report.table import print_table
@@ -189,7 +192,7 @@ def corrupt(
     with _friendly(destination, stopped="What is finished is kept; the same command goes on."):
         from shiftcal import corrupted_sets
         from shiftcal.corruptions import named
-        from shiftcal.training.loop import resolve_device
+        from shiftcal.training.run import resolve_device
 
         chosen = named(_words(names))
         levels = _severities(severities)
@@ -323,9 +326,11 @@ def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -
     except OSError as error:
         unwritable = wrong("out", "a directory with room that can be written", f"{out}: {error}")
         _fail(str(error if "could not be fetched" in str(error) else unwritable), 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code != 143:  # 143: SIGTERM, after a checkpoint
+            raise
         hint = f" Continue with: {again}" if again else " The same command continues."
-        _fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", 130)
+        _fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", 143 if isinstance(error, SystemExit) else 130)
 
 
 def _fail(message: str, code: int) -> None:

@@ -16,7 +16,8 @@ from shiftcal.data.cifar import unpickle
 from shiftcal.data.images import read_image
 from shiftcal.data.splits import hold_out
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import load_dataset, train
+from shiftcal.training.loop import train
+from shiftcal.training.run import load_dataset
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["cifar10", "cifar100"])

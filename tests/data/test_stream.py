@@ -16,7 +16,8 @@ from shiftcal.data.stream import StreamedEpoch
 from shiftcal.evaluation import evaluate
 from shiftcal.models import build
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import load_dataset, train
+from shiftcal.training.loop import train
+from shiftcal.training.run import load_dataset
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 from shiftcal import data
 from shiftcal.models import PRETRAINED, build, classifier_of, expected_input, find
 from shiftcal.training.config import load_config
-from shiftcal.training.loop import adapted
+from shiftcal.training.run import adapted
 
 timm = pytest.importorskip("timm")
 PARAMETERS = {  # of the published models with a classifier of ten classes

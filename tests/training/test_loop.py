@@ -12,8 +12,9 @@ from shiftcal.methods import METHODS, Method
 from shiftcal.models import load_weights
 from shiftcal.training import captured, checkpoint, loop
 from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import Run, load_dataset, train
+from shiftcal.training.loop import train
 from shiftcal.training.objective import objectives
+from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.step import Inputs, StepReport, training_step
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
@@ -205,79 +206,6 @@ def test_the_recipe_says_whether_images_are_cropped(dataset: data.Dataset) -> No
         config("train.augment=crop")
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_resumed_run_ends_with_the_same_weights(
-    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
-) -> None:
-    row = METHODS["fgr"]
-    changed = Method(row.loss, row.gamma, row.filter, row.constraint, row.rule, constraint_momentum=momentum)
-    monkeypatch.setitem(METHODS, "fgr", changed)
-    whole = train(config("train.start=0.25"), dataset, progress=False)
-    stopped = Stop(after=2)
-    monkeypatch.setattr(checkpoint, "save", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        train(config("train.start=0.25"), dataset, checkpoints=tmp_path, progress=False)
-    monkeypatch.setattr(checkpoint, "save", stopped.save)
-    resumed = train(config("train.start=0.25"), dataset, checkpoints=tmp_path, resume=True, progress=False)
-    assert same(whole, resumed)
-    assert [e["loss"] for e in resumed.history] == [e["loss"] for e in whole.history]
-    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["epoch-0003", "epoch-0004"]
-
-
-class Stop:
-    """Save checkpoints, and interrupt after some."""
-
-    def __init__(self, after: int) -> None:
-        self.save, self.left = checkpoint.save, after
-
-    def __call__(self, *arguments: Any) -> Path:
-        path = self.save(*arguments)
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-        return path
-
-
-def test_checkpoints_of_another_run_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
-    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
-    with pytest.raises(ValueError, match="`checkpoints` should be a directory without checkpoints"):
-        train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"`checkpoints` should be those of the same run. .*seed = 0 instead of 5"):
-        train(config("train.epochs=1", "seed=5"), dataset, checkpoints=tmp_path, resume=True, progress=False)
-
-
-def test_a_damaged_state_is_refused(dataset: data.Dataset, tmp_path: Path) -> None:
-    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
-    state = tmp_path / "epoch-0001" / "state.pt"
-    for damage in (lambda: state.write_bytes(state.read_bytes()[:100]), state.unlink):
-        damage()
-        with pytest.raises(ValueError, match=r"`checkpoint` should be whole .*epoch-0001"):
-            train(config("train.epochs=1"), dataset, checkpoints=tmp_path, resume=True, progress=False)
-
-
-def test_a_failed_checkpoint_leaves_the_last_good_one(dataset: data.Dataset, tmp_path: Path) -> None:
-    run = train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
-    (tmp_path / ".epoch-0002.tmp").write_text("in the way")  # a file where a directory should go
-    with pytest.raises(OSError, match=r"epoch-0002"):
-        checkpoint.save(tmp_path, 2, run.model, run.state_dict(), run.history)
-    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["epoch-0001"]
-
-
-def test_an_interrupted_checkpoint_leaves_nothing_behind(
-    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch-0001"], "renamed into place, not copied"
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "write_json", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, 2, run.model, run.state_dict(), run.history)
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch-0001"]
-
-
 def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     checkpoint.save_weights(path, torch.nn.Linear(2, 2))
@@ -345,12 +273,12 @@ def test_a_models_own_randomness_depends_on_seed_and_epoch_alone(dataset: data.D
     expected = torch.rand(2)
     torch.manual_seed(7)
     first = torch.rand(1)
-    again = loop.go_on(run(), progress=False, checkpoints=tmp_path)
+    again = loop.go_on(run(), progress=False, checkpoints=tmp_path / "checkpoints")
     assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
     assert outside.numel() == 1
     assert same(whole, again)
     resumed = run()
-    resumed.load(tmp_path / "epoch-0002")
+    resumed.load(tmp_path / "checkpoints" / "epoch-0002")
     assert same(whole, loop.go_on(resumed, progress=False))
 
 

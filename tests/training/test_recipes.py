@@ -18,7 +18,8 @@ from stand_ins import (
 from shiftcal import data
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.training.config import load_config, recipe_names
-from shiftcal.training.loop import load_dataset, train
+from shiftcal.training.loop import train
+from shiftcal.training.run import load_dataset
 
 
 @pytest.fixture(scope="module")

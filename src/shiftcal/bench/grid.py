@@ -10,7 +10,7 @@ from shiftcal import records
 from shiftcal._checks import wrong
 from shiftcal.bench.run import check_config, complete, known_keys
 from shiftcal.training.config import Config
-from shiftcal.training.loop import load_dataset
+from shiftcal.training.run import load_dataset
 
 REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severity.png"})
 

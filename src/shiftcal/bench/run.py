@@ -22,7 +22,8 @@ from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
 from shiftcal.training.config import Config, from_dict
 from shiftcal.training.finetune import check_method, finetune, load_network
-from shiftcal.training.loop import Run, adapted, go_on, load_dataset, resolve_device
+from shiftcal.training.loop import go_on
+from shiftcal.training.run import Run, adapted, load_dataset, resolve_device
 
 
 def checkpoints_of(out: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -71,14 +72,18 @@ class MixedEpoch:
         self.qualities[chosen] = torch.tensor(qualities, device=self._device)[pick]
         self._filter(chosen)
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Go through D_mix once in random order; the last batch may be smaller."""
-        order = torch.randperm(len(self.split), generator=self._seeded("order"), device=self._device)
-        return self._gather(order.split(size))
+    def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
+        """Go through D_mix once in random order, but for the first batches; the last one may be smaller."""
+        return self._gather(self.indices(size)[skip:])
 
-    def original_batches(self, size: int) -> Iterator[Batch]:
+    def indices(self, size: int) -> tuple[Tensor, ...]:
+        """List which images each batch has."""
+        order = torch.randperm(len(self.split), generator=self._seeded("order"), device=self._device)
+        return tuple(order.split(size))
+
+    def original_batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
         """Draw batches from D_orig without end, each pass in a new random order."""
-        return self._gather(self._original_indices(size))
+        return self._gather(islice(self._original_indices(size), skip, None))
 
     def _original_indices(self, size: int) -> Iterator[Tensor]:
         generator = self._seeded("constraint order")

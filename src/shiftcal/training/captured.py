@@ -193,6 +193,14 @@ class Totals:
         values = [report.loss * size, report.correct, self._one * size, self._one, *parts, 1 - frozen]
         self._sums += torch.stack([value.float() for value in values])
 
+    def state(self) -> Tensor:
+        """Return the sums, for a checkpoint."""
+        return self._sums.cpu()
+
+    def restore(self, sums: Tensor) -> None:
+        """Go on from the sums of a checkpoint."""
+        self._sums.copy_(sums)
+
     def read(self) -> dict[str, Any]:
         """Return the means so far; this waits for the device."""
         return self._describe(self._sums.tolist())

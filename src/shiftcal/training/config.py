@@ -69,11 +69,15 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How the step runs: "auto" takes bfloat16 and a CUDA graph on a GPU, and compiles where the run is long."""
+    """How the step runs: "auto" takes bfloat16 and a CUDA graph on a GPU, and compiles where the run is long.
+
+    `deterministic` runs give the same result every time on one machine, also on a GPU, and are slower there.
+    """
 
     precision: str = "auto"
     capture: str = "auto"
     compile: str = "auto"
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from shiftcal.methods import find
 from shiftcal.records import WEIGHTS
 from shiftcal.training.captured import Autocast, in_half
 from shiftcal.training.config import Config
-from shiftcal.training.loop import Run, go_on, resolve_device
+from shiftcal.training.loop import go_on
+from shiftcal.training.run import Run, resolve_device
 from shiftcal.training.step import Inputs
 
 _AT_ONCE = 32  # batches
@@ -68,6 +69,14 @@ class FeatureEpoch(MixedEpoch):
             sizes = [len(one) for one in several]
             parts = (features, self.split.targets[index], self.filtered[index])
             yield from (Batch(*part) for part in zip(*(part.split(sizes) for part in parts), strict=True))
+
+    def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
+        """Go through D_mix once; what is skipped is drawn all the same, as every draw depends on those before."""
+        return islice(super().batches(size), skip, None)
+
+    def original_batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
+        """Draw from D_orig without end."""
+        return islice(super().original_batches(size), skip, None)
 
     def _draw(self, views: int, count: int) -> Tensor:
         return torch.randint(views, (count,), generator=self._views, device=self._device)
@@ -112,6 +121,10 @@ class HeadRun(Run):
             seed=self.config.seed,
             epoch=epoch,
         )
+
+    def validate(self) -> dict[str, float]:
+        """Nothing: the validation images are not kept as features."""
+        return {}
 
     def prepare(self, batch: Batch, *_: torch.Generator | None) -> Inputs:
         """Take features as they are: they were cropped, flipped and normalised as images."""

@@ -1,0 +1,235 @@
+"""Checkpoints, interruptions and damage. Processes that are killed for good are in test_kill.py."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shiftcal import data
+from shiftcal.methods import METHODS, Method
+from shiftcal.training import captured, checkpoint, loop
+from shiftcal.training.config import Config, load_config
+from shiftcal.training.interrupt import Interrupt
+from shiftcal.training.loop import train
+from shiftcal.training.run import Run, load_dataset
+
+SIZES = ["data.train=200", "data.validation=40", "data.test=40", "train.epochs=4", "train.batch_size=32"]
+
+
+def config(*words: str) -> Config:
+    return load_config("demo", ["method=fgr", "filter.ratio=0.1", "train.start=0.25", *SIZES, *words])
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return load_dataset(config())
+
+
+def same(a: Run, b: Run) -> bool:
+    pairs = zip(a.model.state_dict().values(), b.model.state_dict().values(), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+def losses(run: Run) -> list[Any]:
+    return [
+        (entry["loss"], entry["accuracy"], entry.get("conflict_rate"), entry["validation"]) for entry in run.history
+    ]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    step = captured.Engine.step
+
+    def install(number_of_step: int, number: int) -> None:
+        left = [number_of_step]
+
+        def watched(*arguments: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+            step(*arguments)
+
+        monkeypatch.setattr(loop.Engine, "step", watched)
+
+    return install
+
+
+@pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", "fgr+augmix"])
+@pytest.mark.parametrize("step", [1, 3, 7, 10, 20])
+def test_a_stopped_run_ends_as_one_never_stopped(
+    method: str, step: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    """Seven steps an epoch: at the first, in the middle, at the last, and in the phase with the constraint."""
+    settings = config(f"method={method}")
+    whole = train(settings, dataset, progress=False)
+    stop_at(step, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, dataset, checkpoints=tmp_path, progress=False)
+    at = checkpoint.name_of(step // 7, step % 7)
+    assert names(tmp_path)[-1] == at or at in names(tmp_path)
+    resumed = train(settings, dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, resumed)
+    assert losses(resumed) == losses(whole)
+
+
+def test_sigterm_ends_with_143_and_the_handlers_come_back(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    stop_at(4, signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught:
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert caught.value.code == 143
+    assert "epoch-0000-step-0000004" in names(tmp_path)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_second_signal_is_not_listened_to() -> None:
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        assert interrupt.asked == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_without_checkpoints_or_in_a_thread_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt(enabled=False):
+        assert signal.getsignal(signal.SIGINT) is before
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(Interrupt()._enabled))
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_run_resumed_after_an_epoch_ends_with_the_same_weights(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    row = METHODS["fgr"]
+    changed = Method(row.loss, row.gamma, row.filter, row.constraint, row.rule, constraint_momentum=momentum)
+    monkeypatch.setitem(METHODS, "fgr", changed)
+    whole = train(config(), dataset, checkpoints=tmp_path / "whole", progress=False)
+    last = [name for name in names(tmp_path / "whole") if name.startswith("epoch")]
+    assert last == ["epoch-0003", "epoch-0004"]
+    resumed = Run(config(), dataset)
+    resumed.load(tmp_path / "whole" / "epoch-0003")
+    assert resumed.epochs_done == 3
+    assert same(whole, loop.go_on(resumed, progress=False))
+
+
+def test_the_best_is_kept_beside_the_last_two(dataset: data.Dataset, tmp_path: Path) -> None:
+    run = train(config("train.epochs=6"), dataset, checkpoints=tmp_path, progress=False)
+    nll = [entry["validation"]["nll"] for entry in run.history]
+    best = 1 + nll.index(min(nll))
+    assert names(tmp_path) == [f"best-epoch-{best:04d}", "epoch-0005", "epoch-0006"]
+    other = Run(config("train.epochs=6"), dataset)
+    other.load(tmp_path / f"best-epoch-{best:04d}")
+    assert other.validate() == pytest.approx(run.history[best - 1]["validation"])
+
+
+def test_validation_is_that_of_the_model_in_evaluation_mode(dataset: data.Dataset) -> None:
+    from shiftcal.evaluation import evaluate
+
+    run = train(config(), dataset, progress=False)
+    expected = evaluate(run.model, run.dataset, progress=False)["validation"]
+    for name, value in run.history[-1]["validation"].items():
+        assert value == pytest.approx(expected[name], rel=1e-6)
+    assert run.history[-1]["images_per_second"] > 0
+    assert run.history[-1]["memory"] > 10**6
+
+
+def test_checkpoints_of_another_run_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
+    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match="`checkpoints` should be a directory without checkpoints"):
+        train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"`checkpoints` should be those of the same run. .*seed = 0 instead of 5"):
+        train(config("train.epochs=1", "seed=5"), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["state.pt", "model.safetensors", "history.json", "checksums.json"])
+@pytest.mark.parametrize("damage", [_flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:10])])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    file: str, damage: Callable[[Path], None], dataset: data.Dataset, tmp_path: Path
+) -> None:
+    whole = train(config(), dataset, checkpoints=tmp_path, progress=False)
+    damage(tmp_path / "epoch-0004" / file)
+    with pytest.warns(UserWarning, match=r"`checkpoint` should be whole. .*epoch-0004.*The one before is taken"):
+        resumed = train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, resumed)
+    damage(tmp_path / "epoch-0003" / file)
+    damage(tmp_path / "epoch-0004" / file)
+    with (
+        pytest.warns(UserWarning, match="epoch-000"),
+        pytest.raises(ValueError, match="`checkpoints` should be a directory with a whole checkpoint"),
+    ):
+        train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def test_a_full_disk_does_not_stop_training(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = checkpoint.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if "epoch-0003" in str(path) or "epoch-0004" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    run = train(config(), dataset, checkpoints=tmp_path)
+    assert len(run.history) == 4
+    assert [name for name in names(tmp_path) if "best" not in name] == ["epoch-0001", "epoch-0002"]
+    said = capsys.readouterr().out
+    assert said.count("WARNING: ") == 2
+    assert "epoch-0003 could not be written, training goes on without it: [Errno 28]" in said
+
+
+def test_a_batch_that_breaks_the_gradient_is_written_down(dataset: data.Dataset, tmp_path: Path) -> None:
+    settings = config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0")
+    with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step 2 of epoch 1.*bad-batch.json"):
+        train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "bad-batch.json").read_text())
+    mixed = Run(settings, dataset).mixed_epoch(0, 0.0)
+    assert batch["indices"] == mixed.indices(32)[1].tolist()
+    assert (batch["epoch"], batch["step"], batch["method"]) == (1, 2, "ce")
+
+
+def test_deterministic_runs_are_the_same_and_leave_torch_as_it_was(dataset: data.Dataset) -> None:
+    seen = []
+
+    class Watch(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3072, 8)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.are_deterministic_algorithms_enabled())
+            return self.layer(images.flatten(1))
+
+    settings = config("engine.deterministic=true", "train.epochs=1")
+    loop.go_on(Run(settings, dataset, Watch()), progress=False)
+    assert all(seen)
+    assert not torch.are_deterministic_algorithms_enabled()
+    first, second = (train(settings, dataset, progress=False) for _ in range(2))
+    assert same(first, second)
