@@ -105,6 +105,9 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     assert invoke(*words)[0] == 0
     other = json.loads((tmp_path / "file" / "record.json").read_text())
     assert other["evaluation"]["id"] == record["evaluation"]["id"]
+    words = ["finetune", tmp_path / "ce", *short, "--set", "method=rect-only", "--out", tmp_path / "other"]
+    assert invoke(*words)[0] == 0
+    assert json.loads((tmp_path / "other" / "record.json").read_text())["method"] == "rect-only-finetuned"
     code, _, stderr = invoke("finetune", tmp_path / "missing", "--out", tmp_path / "none")
     assert (code, "CHECKPOINT` should be the directory of a run, or a file" in stderr) == (2, True)
 
@@ -119,8 +122,10 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
 def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert invoke("train", "demo", *OPTIONS, "--out", out)[0] == 0
-    code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", "engine.capture=off", "--out", out, "--resume")
-    assert (code, "finished earlier" in stdout) == (0, True), stderr
+    for word in ("engine.capture=off", "engine.compile=off", "data.workers=1"):
+        code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", word, "--out", out, "--resume")
+        assert (code, "finished earlier" in stdout) == (0, True), stderr
+    assert invoke("train", "demo", *OPTIONS, "--set", "engine.precision=bf16", "--out", out, "--resume")[0] == 2
     config = json.loads((out / "config.json").read_text())
     del config["engine"], config["finetune"], config["train"]["optimizer"]
     (out / "config.json").write_text(json.dumps(config))
@@ -144,6 +149,9 @@ def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     words = ["train", "demo", *options, "--holdout", "c", "--weights", weights, "--out", tmp_path / "two"]
     assert invoke(*words)[0] == 0
     assert json.loads((tmp_path / "two" / "config.json").read_text())["train"]["weights"] == str(weights)
+    words = ["finetune", weights, "--recipe", "demo", *options, "--set", "finetune.epochs=1", "--holdout", "c"]
+    assert invoke(*words, "--out", tmp_path / "tuned")[0] == 0
+    assert json.loads((tmp_path / "tuned" / "config.json").read_text())["data"]["holdout"] == "c"
     code, _, stderr = invoke("train", "demo", *options, "--holdout", "d", "--out", tmp_path / "three")
     assert (code, "`data.holdout` should be one of a b, c" in stderr) == (2, True)
 
@@ -292,3 +300,14 @@ def test_a_run_that_blows_up_is_one_line(tmp_path: Path) -> None:
     assert code == 1
     assert "was not finite at step" in stderr
     assert "There is no checkpoint yet." in stderr
+
+
+def test_a_stopped_fine_tuning_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shiftcal.bench.run.complete", stop)
+    (tmp_path / "w.pt").write_bytes(b"x")
+    code, _, stderr = invoke("finetune", tmp_path / "w.pt", "--recipe", "demo", "--out", tmp_path / "o")
+    assert code == 130
+    assert f"shiftcal finetune {tmp_path / 'w.pt'} --recipe demo --out {tmp_path / 'o'} --resume" in stderr

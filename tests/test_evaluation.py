@@ -1,10 +1,12 @@
 """Evaluation against the metrics applied by hand, on a model with batch-norm and dropout."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from shiftcal import corrupt, data, evaluate, metrics
@@ -111,3 +113,21 @@ def test_sets_besides_are_reported_and_left_out_of_the_mean(setting: tuple[nn.Mo
     assert result["besides"] == {"val": plain["validation"]}
     assert result["shifted"] == plain["shifted"]
     assert plain["besides"] == {}
+
+
+def test_corruptions_do_not_depend_on_the_batch_size(setting: tuple[nn.Module, data.Dataset], tmp_path: Path) -> None:
+    model, d = setting
+    first, second = (evaluate(model, d, corruptions=["gaussian_noise"], batch_size=n, progress=False) for n in (7, 48))
+    for one, other in zip(first["shifts"], second["shifts"], strict=True):
+        assert one["nll"] == pytest.approx(other["nll"], rel=1e-5)
+    assert first["id_is_validation"] is False
+    assert evaluate(model, dataclasses.replace(d, test=d.validation), progress=False)["id_is_validation"] is True
+    Image.new("RGB", (400, 400), (255, 255, 255)).save(tmp_path / "frost1.png")
+    drawn, white = (
+        evaluate(model, d, corruptions=["frost"], frost=f, progress=False)["shifts"] for f in ("drawn", str(tmp_path))
+    )
+    assert drawn != white
+    images = corrupt(d.test.images, "frost", 1, frost=str(tmp_path))
+    expected = metrics.ece(logits(model, images).softmax(-1), d.test.targets)
+    row = next(row for row in white if (row["shift"], row["severity"]) == ("frost", 1))
+    assert row["ece"] == pytest.approx(float(expected), rel=1e-4)

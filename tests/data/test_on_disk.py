@@ -254,3 +254,49 @@ def test_unpickling_needs_whole_files() -> None:
         with pytest.raises(ValueError, match="`pickle` should be whole"):
             unpickle(whole[:length])
     assert io.BytesIO(whole).read() == whole
+
+
+def test_a_test_set_may_lack_the_first_class(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "train", 3, 20)
+    write_class_folders(tmp_path / "test", 3, 4, seed=1)
+    for image in (tmp_path / "test" / "kind0").iterdir():
+        image.unlink()
+    (tmp_path / "test" / "kind0").rmdir()
+    assert data.load("folder", root=tmp_path, size=16, progress=False).test.targets.tolist() == [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "valid"])
+def test_names_of_the_validation_folder(name: str, tmp_path: Path) -> None:
+    for part, seed in (("train", 0), (name, 1), ("test", 2)):
+        write_class_folders(tmp_path / part, 2, 4, seed=seed)
+    loaded = data.load("folder", root=tmp_path, size=16, progress=False)
+    assert [len(s) for s in (loaded.train, loaded.validation, loaded.test)] == [8, 8, 8]
+
+
+def test_seeds_hold_out_other_images(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "two" / "train", 2, 30)
+    write_class_folders(tmp_path / "two" / "test", 2, 3, seed=1)
+    write_class_folders(tmp_path / "one", 2, 30)
+    for seed, domain in enumerate("ab"):
+        write_class_folders(tmp_path / "domains" / domain, 2, 30, seed=seed)
+    for name, root, options in (("folder", "two", {}), ("folder", "one", {}), ("pacs", "domains", {"holdout": "a"})):
+        sets = [
+            as_set(data.load(name, root=tmp_path / root, size=16, seed=s, progress=False, **options).validation)
+            for s in (0, 0, 1)
+        ]
+        assert sets[0] == sets[1] != sets[2], root
+
+
+def test_domains_are_stretched_by_default(tmp_path: Path) -> None:
+    for domain in "ab":
+        write_class_folders(tmp_path / domain, 1, 10, size=(200, 100))
+    loaded = data.load("pacs", root=tmp_path, holdout="a", progress=False)
+    assert torch.equal(loaded.shifts["a"][0].images[0], read_image(tmp_path / "a" / "kind0" / "0.jpg", 224, "stretch"))
+
+
+def test_one_in_a_hundred_is_too_many(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, 1, 100)
+    (tmp_path / "kind0" / "7.jpg").write_bytes(b"no image")
+    for loader in ("memory", "stream"):
+        with pytest.raises(ValueError, match="readable but for one in a hundred"):
+            list(data.load("folder", root=tmp_path, size=16, loader=loader, progress=False).train.parts(100))

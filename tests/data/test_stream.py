@@ -3,6 +3,7 @@
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -170,3 +171,20 @@ def test_models_may_take_larger_images_than_are_stored() -> None:
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2:]))
     evaluate(model, train(config, loaded, progress=False).dataset, progress=False)
     assert set(seen) == {(48, 48)}
+
+
+def test_a_jobs_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(dataset_module, "_LIMITS", (limit,))
+    whole = dataset_module.host_memory()
+    for text, expected in (("1000000000\n", 10**9), ("max\n", whole), (str(2**63), whole)):
+        limit.write_text(text)
+        assert dataset_module.host_memory() == expected
+
+
+def test_resizing_is_pillows() -> None:
+    image = torch.randint(0, 256, (1, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pillow = Image.fromarray(image[0].permute(1, 2, 0).numpy())
+    for size in (16, 56):
+        expected = torch.from_numpy(np.array(pillow.resize((size, size), Image.Resampling.BILINEAR))).permute(2, 0, 1)
+        assert (dataset_module.resized(image, size)[0] - expected.float()).abs().max() <= 1

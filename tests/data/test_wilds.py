@@ -10,6 +10,7 @@ from PIL import Image
 from stand_ins import write_camelyon17, write_fmow, write_iwildcam
 
 from shiftcal import data
+from shiftcal.data.images import read_image
 
 WRITE = {"camelyon17": write_camelyon17, "iwildcam": write_iwildcam, "fmow": write_fmow}
 
@@ -34,6 +35,13 @@ def test_camelyon17(tmp_path: Path) -> None:
     assert [len(split) for split in sizes] == [4, 4, 4, 4, 4]
     assert loaded.test is loaded.validation, "there is no in-distribution test set"
     assert loaded.train.targets.tolist() == [0, 1, 0, 1]
+    for split, node in (
+        (loaded.shifts["test"][0], "patient_006_node_2"),
+        (loaded.besides["val"], "patient_005_node_1"),
+    ):
+        files = sorted((root / "patches" / node).iterdir(), key=lambda path: int(path.name.split("_")[6]))
+        expected = [np.array(Image.open(file).convert("RGB")) for file in files]
+        assert np.array_equal(split.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
     first = Image.open(root / "patches/patient_004_node_0/patch_patient_004_node_0_x_3328_y_21792.png").convert("RGB")
     assert np.array_equal(loaded.train.images[0].permute(1, 2, 0).numpy(), np.array(first))
 
@@ -44,7 +52,8 @@ def test_iwildcam(tmp_path: Path) -> None:
     assert loaded.classes == ("empty", "tayassu pecari", "cuniculus paca")
     assert [len(s) for s in (loaded.train, loaded.validation, loaded.test)] == [6, 3, 3]
     assert loaded.train.shape == (3, 32, 32)
-    assert data.load("iwildcam", root=root, progress=False).train.shape == (3, 448, 448)
+    whole = data.load("iwildcam", root=root, progress=False).train.images
+    assert torch.equal(whole[0], read_image(root / "train" / "00000000.jpg", 448, "stretch"))
     (root / "categories.csv").unlink()
     assert data.load("iwildcam", root=root, size=32, progress=False).classes == ("0", "1", "2")
 
@@ -53,6 +62,9 @@ def test_fmow_is_divided_by_time(tmp_path: Path) -> None:
     root = write_fmow(tmp_path)
     loaded = data.load("fmow", root=root, progress=False)
     assert loaded.classes == ("airport", "multi-unit_residential", "zoo")
+    for number in range(3):  # sequestered images need not be there
+        (root / "images" / f"rgb_img_{number}.png").unlink()
+    assert len(data.load("fmow", root=root, progress=False).train) == 6
     # Training images of 2014, sequestered ones, a val of 2016 and a test of 2014 are in no split.
     expected = {"train": (1, 2), "id_val": (4,), "id_test": (6,), "val": (5, 8), "test": (10, 11)}
     splits = {"train": loaded.train, "id_val": loaded.validation, "id_test": loaded.test}
@@ -103,3 +115,10 @@ def test_another_folder(name: str, tmp_path: Path) -> None:
         data.load(name, root=tmp_path)
     with pytest.raises(ValueError, match="no such folder"):
         data.load(name, root=tmp_path / "missing")
+
+
+def test_workers_reach_every_set(tmp_path: Path) -> None:
+    root = write_camelyon17(tmp_path)
+    loaded = data.load("camelyon17", root=root, loader="stream", progress=False).with_workers(3)
+    for split in (loaded.train, loaded.validation, loaded.test, loaded.shifts["test"][0], loaded.besides["val"]):
+        assert split.workers == 3

@@ -14,6 +14,13 @@ from shiftcal.training.config import load_config
 from shiftcal.training.run import adapted
 
 timm = pytest.importorskip("timm")
+NAMES = {
+    "imagenet-resnet50": "resnet50.tv_in1k",
+    "imagenet-densenet121": "densenet121.tv_in1k",
+    "vit-small": "vit_small_patch16_224.augreg_in21k_ft_in1k",
+    "swin-tiny": "swin_tiny_patch4_window7_224.ms_in1k",
+    "deit-small": "deit_small_patch16_224.fb_in1k",
+}
 PARAMETERS = {  # of the published models with a classifier of ten classes
     "imagenet-resnet50": 23_528_522,
     "imagenet-densenet121": 6_964_106,
@@ -129,3 +136,22 @@ def test_a_data_set_gives_a_model_what_it_takes() -> None:
     assert (made.mean, made.std, made.input_size) == ((0.1, 0.2, 0.3), (0.5,) * 3, 64)
     assert made.normalise(dataset.train.images).shape == (8, 3, 64, 64)
     assert (made.normalise(torch.full((1, 3, 64, 64), 255.0))[0, 0] - 0.9 / 0.5).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_weights_are_asked_for_by_their_tag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def create(full: str, **options: object) -> torch.nn.Module:
+        asked.append((full, options))
+        return original("resnet18")
+
+    original = timm.create_model
+    monkeypatch.setattr(timm, "create_model", create)
+    assert build(name, 10, "pretrained").num_classes == 10
+    assert asked == [(NAMES[name], {"pretrained": True})]
+
+
+def test_none_starts_afresh() -> None:
+    for name in ("small", "timm/resnet18"):
+        assert sum(p.numel() for p in build(name, 8, "none").parameters()) > 0

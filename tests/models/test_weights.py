@@ -15,7 +15,21 @@ def state(seed: int = 1, classes: int = 8) -> dict[str, torch.Tensor]:
     return build("small", classes).state_dict()
 
 
-@pytest.mark.parametrize("wrap", ["plain", "state_dict", "model", "lightning", "module.", "_orig_mod.", "safetensors"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "plain",
+        "state_dict",
+        "model_state_dict",
+        "model",
+        "net",
+        "weights",
+        "lightning",
+        "module.",
+        "_orig_mod.",
+        "safetensors",
+    ],
+)
 def test_what_people_save(wrap: str, tmp_path: Path) -> None:
     tensors, path = state(), tmp_path / "w.pt"
     if wrap == "safetensors":

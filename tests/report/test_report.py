@@ -55,6 +55,18 @@ def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(reco
     assert best(rows_of(records), "In distribution", COLUMNS[0]).method == "ce", "accuracy is better when higher"
 
 
+def test_records_on_other_data_are_not_compared(records: list[dict[str, Any]]) -> None:
+    records[0]["config"] = {"data": {"name": "cifar10"}, "evaluation": {"bins": 15}}
+    with pytest.raises(ValueError, match=r"same data and shifts. .*data.name"):
+        rows_of(records)
+
+
+def test_seeds_may_differ_and_nothing_else(records: list[dict[str, Any]]) -> None:
+    for r in records:
+        r["config"] = r["config"] | {"seed": r["seed"]}
+    assert len(rows_of(records)) == 2
+
+
 def test_domains_held_out_in_turn_are_averaged(records: list[dict[str, Any]]) -> None:
     held = []
     for r, ece in zip(records, (0.1, 0.3, 0.5, 0.7), strict=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from stand_ins import write_class_folders
 from torch import nn
 
 from shiftcal import data
@@ -17,6 +18,7 @@ from shiftcal.training.finetune import (
     FeatureEpoch,
     Features,
     HeadOnly,
+    HeadRun,
     finetune,
     head_config,
     keep_features,
@@ -122,7 +124,15 @@ def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Data
 
 def test_settings_of_the_head() -> None:
     words = ["finetune.gamma=5.0", "finetune.epochs=7", "finetune.learning_rate=0.3", "finetune.batch_size=32"]
+    words += ["finetune.weight_decay=0.123", "train.optimizer=adamw", "train.momentum=0.5", "train.nesterov=true"]
+    words += ["engine.precision=bf16", "engine.compile=on"]
     made = head_config(load_config("paper-cifar10-resnet50", words))
+    own = made.train
+    assert (own.weight_decay, own.optimizer, own.momentum, own.nesterov) == (0.123, "sgd", 0.9, False)
+    assert (own.schedule, own.warmup) == ("cosine", 0.0)
+    assert (made.engine.precision, made.engine.compile) == ("fp32", "off")
+    through = head_config(load_config("paper-cifar10-resnet50", [*words, "finetune.views=0"]))
+    assert (through.engine.precision, through.engine.compile) == ("bf16", "on")
     assert (made.gamma.fgr, made.gamma.dfl) == (5.0, 5.0)
     assert (made.train.epochs, made.train.learning_rate, made.train.batch_size) == (7, 0.3, 32)
     assert (made.start_epoch, made.train.loss_reduction, made.train.clip_norm) == (0, "mean", None)
@@ -157,9 +167,14 @@ def test_a_method_that_mixes_images_is_refused(dataset: Dataset) -> None:
 
 @pytest.mark.filterwarnings("ignore:The checkpoint is right on")
 def test_a_run_is_finetuned_resumed_and_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = complete(load_config("demo", ["method=ce", *SIZES, "train.epochs=2"]), tmp_path / "ce", progress=False)
-    own = config(f"finetuned_from={tmp_path / 'ce'}")
+    other = "train.mean=[0.1, 0.2, 0.3]"  # than the data set's
+    base = complete(
+        load_config("demo", ["method=ce", *SIZES, other, "train.epochs=2"]), tmp_path / "ce", progress=False
+    )
+    assert reevaluate(tmp_path / "ce", progress=False)["evaluation"]["id"] == base["evaluation"]["id"]
+    own = config(other, f"finetuned_from={tmp_path / 'ce'}")
     record = complete(own, tmp_path / "ft", progress=False)
+    assert record["engine"]["loader"] == "memory"
     assert record["method"] == "fgr-finetuned"
     assert record["before"]["id"] == base["evaluation"]["id"]
     assert record["evaluation"]["id"] != base["evaluation"]["id"]
@@ -192,8 +207,6 @@ def test_a_foreign_state_dict_and_a_wrong_one(tmp_path: Path, dataset: Dataset) 
 
 def test_a_timm_model_and_streamed_images(tmp_path: Path) -> None:
     timm = pytest.importorskip("timm")
-    from stand_ins import write_class_folders
-
     write_class_folders(tmp_path / "images", 3, 20)
     theirs = timm.create_model("resnet18", num_classes=3)
     torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
@@ -204,9 +217,30 @@ def test_a_timm_model_and_streamed_images(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # its weights are random, as good as chance
         record = complete(made, tmp_path / "out", progress=False)
     assert len(record["history"]) == 2
+    assert record["engine"]["loader"] == "stream"
 
 
 def test_finetuning_lowers_the_loss_it_descends(dataset: Dataset) -> None:
     settings = config("finetune.epochs=20", "finetune.learning_rate=0.5", "finetune.batch_size=32")
     run, _ = finetune(settings, network(), dataset, progress=False)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+def test_the_seed_decides_the_order_of_features(dataset: Dataset) -> None:
+    orders = [
+        HeadRun(head_config(config(f"seed={seed}")), dataset, nn.Linear(1, 4), made_features()).mixed_epoch(0, 0.1)
+        for seed in (0, 0, 1)
+    ]
+    first, again, other = (torch.cat(mixed.indices(10)) for mixed in orders)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_two_classes_bring_no_word_about_chance(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 20)
+    torch.save(build("small", 2).state_dict(), tmp_path / "w.pt")
+    words = ["data.name=folder", f"data.root={tmp_path / 'images'}", "data.size=16", "finetune.epochs=1"]
+    made = load_config(
+        "demo", ["method=fgr", *words, f"finetuned_from={tmp_path / 'w.pt'}", "evaluation.corruptions=[]"]
+    )
+    complete(made, tmp_path / "out", progress=False)

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,21 @@ def test_a_batch_of_which_nothing_can_be_read_is_no_broken_gradient(tmp_path: Pa
     with pytest.warns(UserWarning, match="could not be read"):
         run = train(settings, made, progress=False)
     assert len(run.history) == 1
+
+
+def test_crops_and_dropout_differ_from_epoch_to_epoch(dataset: data.Dataset) -> None:
+    seen: dict[str, list[torch.Tensor]] = {"inputs": [], "dropped": []}
+
+    class Seeing(Dropping):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                seen["inputs"].append(images.clone())
+                seen["dropped"].append(self.layers[1](torch.ones(200)))
+            return super().forward(images)
+
+    same_images = data.Split(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
+    one = dataclasses.replace(dataset, train=same_images)
+    settings = config("method=ce", "train.epochs=2", "train.batch_size=64")
+    loop.go_on(Run(settings, one, Seeing(8)), progress=False)
+    assert not torch.equal(seen["inputs"][0], seen["inputs"][1])
+    assert not torch.equal(seen["dropped"][0], seen["dropped"][1])

@@ -44,6 +44,12 @@ def test_cosine_falls_along_half_a_cosine_after_its_warmup() -> None:
     assert learning_rate(without, 50, 10) == pytest.approx(0.2)
 
 
+def test_milestones_count_from_their_first_step() -> None:
+    recipe = TrainConfig(schedule="multi_step", milestones=(150, 250), learning_rate=0.1, decay=0.1)
+    rates = [learning_rate(recipe, step, 391) for step in (150 * 391 - 1, 150 * 391, 250 * 391 - 1, 250 * 391)]
+    assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001])
+
+
 def test_exponential_multiplies_after_every_epoch() -> None:
     recipe = TrainConfig(schedule="exponential", decay=0.96, learning_rate=1e-4)
     assert [learning_rate(recipe, step, 7) for step in (0, 6, 7, 13, 14)] == pytest.approx(

@@ -59,7 +59,7 @@ class Decoder:
         if place in self._failures:
             return
         self._failures[place] = failure
-        if len(self._failures) > len(self.files) / 100:
+        if len(self._failures) >= len(self.files) / 100:
             found = "; ".join(list(self._failures.values())[:5])
             raise wrong("images", "readable but for one in a hundred", found)
         warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=2)

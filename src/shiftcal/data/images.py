@@ -135,7 +135,7 @@ def read_images(
             if isinstance(image, str):
                 failures.append(image)
                 readable[place] = False
-                if len(failures) > len(files) / 100:
+                if len(failures) >= len(files) / 100:
                     raise wrong("images", "readable but for one in a hundred", "; ".join(failures[:5]))
                 continue
             if images is None:

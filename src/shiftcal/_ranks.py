@@ -1,0 +1,141 @@
+"""Several processes that train one model: what each does of a batch, and how they put it together.
+
+A process is alone unless torch.distributed has been initialised, as `torchrun` makes the command line do. Gradients are
+those of the global batch: every rank computes the logits of its rows, all gather them, and every rank computes the
+losses of the whole batch from them. So any loss, also one that is no mean over samples, is that of the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+_TIMEOUT = timedelta(minutes=10)
+
+
+def started_by_torchrun() -> bool:
+    """Tell whether this process is one of several that torchrun started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def restarted() -> bool:
+    """Tell whether torchrun started this process again after a rank had died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def join() -> None:
+    """Join the other processes; each takes a GPU of its own where there are any."""
+    if dist.is_initialized():
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=_TIMEOUT)
+
+
+def leave() -> None:
+    """Leave the other processes."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def world() -> int:
+    """Count the processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return this process's number, from 0."""
+    return dist.get_rank() if world() > 1 else 0
+
+
+def barrier() -> None:
+    """Wait for all."""
+    if world() > 1:
+        dist.barrier()
+
+
+def sizes(count: int) -> list[int]:
+    """Say how many rows of a batch each rank computes: as equal as can be, the first ones take one more."""
+    share, rest = divmod(count, world())
+    return [share + (number < rest) for number in range(world())]
+
+
+def rows(count: int) -> slice:
+    """Say which rows of a batch this rank computes."""
+    shares = sizes(count)
+    start = sum(shares[: rank()])
+    return slice(start, start + shares[rank()])
+
+
+class _Gather(torch.autograd.Function):
+    """All rows, from those of each rank; backward, each rank's rows of the gradient.
+
+    Every rank computes the same loss from all rows. The sum over the ranks of what each then finds for the parameters
+    is the gradient of that loss, so that nothing has to be added up here.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, count: int) -> Tensor:
+        ctx.rows = rows(count)
+        return gather(local, count)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0][ctx.rows], None
+
+
+def gather_logits(local: Tensor, count: int) -> Tensor:
+    """Put together the logits of a batch of `count` rows, differentiably."""
+    if world() == 1:
+        return local
+    gathered: Tensor = _Gather.apply(local, count)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def gather(local: Tensor, count: int) -> Tensor:
+    """Put together the rows of a batch, of which each rank has its own."""
+    if world() == 1:
+        return local
+    shares = sizes(count)
+    padded = local.new_zeros(max(shares), *local.shape[1:])
+    padded[: len(local)] = local
+    parts = [torch.empty_like(padded) for _ in shares]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:share] for part, share in zip(parts, shares, strict=True)])
+
+
+def add_up(tensor: Tensor) -> Tensor:
+    """Sum a tensor over the ranks, in place."""
+    if world() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def add_up_all(tensors: Sequence[Tensor]) -> None:
+    """Sum tensors over the ranks in place, in one reduction."""
+    if world() == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Collect a value from every rank."""
+    if world() == 1:
+        return [value]
+    values: list[Any] = [None] * world()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def any_of(flag: bool) -> bool:
+    """Tell whether a flag is raised on some rank."""
+    return any(gather_objects(flag)) if world() > 1 else flag

@@ -1,0 +1,110 @@
+"""The engine where there is no GPU: sums, precision, and which batches go through a compiled model."""
+
+import pytest
+import torch
+
+from shiftcal import data
+from shiftcal.rectification import Rectification
+from shiftcal.training import captured
+from shiftcal.training.captured import Autocast, Totals, in_half
+from shiftcal.training.config import Config, EngineConfig, load_config
+from shiftcal.training.loop import train
+from shiftcal.training.run import load_dataset
+from shiftcal.training.step import StepReport
+
+SIZES = ["data.train=100", "data.validation=24", "data.test=24", "train.epochs=2", "train.batch_size=32"]
+
+
+def config(*words: str) -> Config:
+    return load_config("demo", ["method=ce", *SIZES, *words])
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return load_dataset(config())
+
+
+def report(loss: float, correct: int, conflict: bool, cosine: float, skipped: bool) -> StepReport:
+    one, flag = torch.tensor(1.0), torch.tensor
+    parts = Rectification(flag(conflict), torch.tensor(cosine), one, one, flag(skipped))
+    return StepReport(torch.tensor(loss), torch.tensor(correct), one, parts)
+
+
+def test_sums_over_steps_of_different_sizes() -> None:
+    totals = Totals(torch.device("cpu"))
+    totals.reset(constrained=True)
+    totals.add(report(2.0, 3, True, 0.5, False), 4, torch.tensor(0.0))
+    totals.add(report(1.0, 1, False, -0.1, True), 2, torch.tensor(1.0))
+    assert totals.read() == {
+        "loss": pytest.approx((2.0 * 4 + 1.0 * 2) / 6),
+        "accuracy": pytest.approx(4 / 6),
+        "steps": 2,
+        "good_steps": 1,
+        "conflict_rate": 0.5,
+        "mean_cosine": pytest.approx(0.2),
+        "skipped": 1,
+    }
+    state = totals.state().clone()
+    assert totals.peek() == totals.read()
+    totals.reset(constrained=False)
+    totals.restore(state)
+    assert totals.read().keys() == {"loss", "accuracy", "steps", "good_steps"}
+
+
+def test_precision() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [in_half(EngineConfig(precision=p), cpu) for p in ("auto", "fp32", "bf16")] == [False, False, True]
+    assert [in_half(EngineConfig(precision=p), cuda) for p in ("auto", "fp32", "bf16")] == [True, False, True]
+    layer = torch.nn.Linear(4, 3)
+    seen = []
+    layer.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+    assert Autocast(layer)(torch.randn(2, 4)).dtype == torch.float32
+    assert seen == [torch.bfloat16]
+    assert layer.weight.dtype == torch.float32
+
+
+def test_half_precision_trains_and_is_recorded(dataset: data.Dataset) -> None:
+    runs = [train(config(f"engine.precision={p}"), dataset, progress=False) for p in ("fp32", "bf16")]
+    assert [run.engine["precision"] for run in runs] == ["fp32", "bf16"]
+    a, b = (torch.cat([p.detach().flatten() for p in run.model.parameters()]) for run in runs)
+    assert 0 < (a - b).norm() < 0.1 * a.norm()
+    assert b.dtype == torch.float32
+
+
+def test_whole_batches_go_through_the_compiled_model(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Marked(torch.nn.Module):
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(images))
+            return self.model(images)
+
+    monkeypatch.setattr(captured, "compiled", Marked)
+    run = train(config("engine.compile=on"), dataset, progress=False)
+    assert sizes == [32] * 6, "100 images: three whole batches an epoch and a smaller one"
+    assert run.engine == {"precision": "fp32", "captured": False, "compiled": True}
+    sizes.clear()
+    assert train(config(), dataset, progress=False).engine["compiled"] is False
+    assert train(config("engine.compile=off"), dataset, progress=False).engine["compiled"] is False
+    assert sizes == []
+
+
+def test_a_model_that_cannot_be_compiled_trains_all_the_same(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(torch.nn.Module):
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, _: torch.Tensor) -> torch.Tensor:
+            raise torch._dynamo.exc.InternalTorchDynamoError("cannot trace this\nat all")
+
+    monkeypatch.setattr(captured, "compiled", Broken)
+    run = train(config("engine.compile=on"), dataset)
+    assert capsys.readouterr().out.count("The model is not compiled: cannot trace this  ") == 1
+    assert run.engine["compiled"] is False
