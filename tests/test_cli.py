@@ -29,7 +29,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["finetune"], ["eval"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["finetune"], ["bench"], ["eval"], ["report"]])
 def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\nfrom shiftcal.cli import app\n"
@@ -43,6 +43,7 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "demo": ["--out", "--set"],
         "train": ["--out", "--set", "--resume", "--weights", "--holdout", "RECIPE"],
         "finetune": ["--out", "--set", "--resume", "--recipe", "CHECKPOINT"],
+        "bench": ["RECIPE", "--methods", "--seeds", "--out"],
         "eval": ["DIR"],
         "report": ["DIR", "--out"],
     }
@@ -81,6 +82,27 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     assert code == 0
     assert "epoch" not in stdout, "a finished run is not trained again"
     assert "fgr: finished earlier and kept" in stdout
+
+
+def test_bench_runs_a_grid_and_completes_what_is_missing(tmp_path: Path) -> None:
+    words = ["bench", "demo", *OPTIONS, "--methods", "ce,fgr", "--seeds", "0,3", "--out", tmp_path / "grid"]
+    code, stdout, stderr = invoke(*words)
+    assert code == 0, stderr
+    cells = {"ce-0", "ce-3", "fgr-0", "fgr-3"}
+    assert cells | {"report.html", "table.md"} <= {path.name for path in (tmp_path / "grid").iterdir()}
+    assert "| ce | " in stdout
+    assert " ± " in stdout
+    (tmp_path / "grid" / "fgr-3" / "record.json").unlink()
+    before = {name: (tmp_path / "grid" / name / "record.json").stat().st_mtime_ns for name in cells - {"fgr-3"}}
+    code, again, stderr = invoke(*words)
+    assert code == 0, stderr
+    assert again.count("finished earlier and kept") == 3
+    assert before == {name: (tmp_path / "grid" / name / "record.json").stat().st_mtime_ns for name in cells - {"fgr-3"}}
+    table = stdout.partition("| In distribution")[2]
+    assert again.partition("| In distribution")[2] == table, "the same table"
+    for bad, message in ((["--seeds", "a"], "`seeds` should be whole numbers"), (["--methods", "cee"], "Did you mean")):
+        code, _, stderr = invoke("bench", "demo", *OPTIONS, *bad, "--out", tmp_path / "bad")
+        assert (code, message in stderr) == (2, True)
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint is right on")

@@ -10,10 +10,11 @@ from shiftcal.augment import OPERATIONS, augmix
 from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS
 from shiftcal.models import build
+from shiftcal.training.batches import Inputs
 from shiftcal.training.config import load_config
 from shiftcal.training.loop import go_on, train
 from shiftcal.training.run import Run, load_dataset
-from shiftcal.training.step import Inputs, Objective, training_step
+from shiftcal.training.step import Objective, training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FGR = partial(Objective, lambda logits, mix: losses.dual_focal(logits, mix.targets, gamma=2.0), losses.soft_ece)

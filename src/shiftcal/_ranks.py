@@ -24,11 +24,6 @@ def started_by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def restarted() -> bool:
-    """Tell whether torchrun started this process again after a rank had died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 def join() -> None:
     """Join the other processes; each takes a GPU of its own where there are any."""
     if dist.is_initialized():

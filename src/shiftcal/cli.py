@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -85,7 +86,7 @@ def train(
         from shiftcal.report.table import print_table
         from shiftcal.training.config import load_config
 
-        record = complete(load_config(recipe, set_), out, resume=resume)
+        record = complete(load_config(recipe, set_), out, resume=resume or _restarted())
         print_table([record])
         typer.echo(f"Record: {out / 'record.json'}")
 
@@ -128,6 +129,38 @@ def finetune(
         record = complete(config, out, resume=resume)
         print_table(before_and_after(record))
         typer.echo(f"Record: {out / 'record.json'}")
+
+
+@app.command(
+    help="""Run a grid of methods and seeds by a recipe, and write the table, the figures and report.html.
+
+    Finished runs are kept and interrupted ones go on: the same command completes what is missing.
+
+    Example: shiftcal bench quick-cifar10 --methods ce,dfl,fgr --seeds 0,1,2 --out runs/cifar10"""
+)
+def bench(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe or path of a TOML file.")],
+    out: Annotated[Path, typer.Option(help="Directory for the runs, one subdirectory each, and the report.")],
+    methods: Annotated[str, typer.Option(help="Methods, comma-separated.")] = "ce,fgr",
+    seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
+    set_: Set = [],  # noqa: B006
+) -> None:
+    """Run a grid; the decorator's help says how."""
+    with _friendly(out):
+        from shiftcal.bench.grid import complete_all
+        from shiftcal.report.table import markdown
+        from shiftcal.training.config import load_config
+
+        numbers = _words(seeds)
+        if not numbers or not all(number.isdigit() for number in numbers):
+            raise wrong("seeds", "whole numbers, comma-separated", repr(seeds))
+        cells = [
+            (method, int(number)) for method in dict.fromkeys(_words(methods)) for number in dict.fromkeys(numbers)
+        ]
+        configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
+        records = complete_all(configs, out)
+        _report(records, out, f"shiftcal: {recipe}")
+        typer.echo("\n" + markdown(records))
 
 
 @app.command("eval")
@@ -253,6 +286,11 @@ def _with_options(set_: list[str], weights: str | None, holdout: str | None) -> 
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
 
 
+def _restarted() -> bool:
+    """Tell whether torchrun started this again after a process had died: then the run goes on."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 def _again(command: str, words: list[str], set_: list[str], out: Path) -> str:
     """Write the command that continues a run."""
     changes = [word for item in set_ for word in ("--set", item)]
@@ -321,6 +359,10 @@ def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -
         yield
     except ValueError as error:
         _fail(str(error), 2)
+    except RuntimeError as error:
+        if "WORLD_SIZE" not in os.environ or isinstance(error, NotImplementedError | RecursionError):
+            raise
+        _fail(f"A process that trains with this one stopped, or could not be reached: {error}", 1)
     except FloatingPointError as error:
         _fail(f"{error} {_last_checkpoint(out)}", 1)
     except OSError as error:
@@ -344,5 +386,18 @@ def _last_checkpoint(out: Path) -> str:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; where torchrun started several, they work together and the first one speaks."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        app()
+        return
+    from shiftcal import _ranks
+
+    if not _ranks.started_by_torchrun():
+        app()
+        return
+    _ranks.join()
+    with contextlib.ExitStack() as stack:
+        stack.callback(_ranks.leave)
+        if _ranks.rank() > 0:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+        app()

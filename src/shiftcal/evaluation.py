@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from shiftcal import _ranks
 from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.corruptions import SEVERITIES, corrupt, frost_source, named
@@ -57,7 +58,7 @@ def evaluate(
     """
     corruptions = named(corruptions)
     total = 2 + len(dataset.besides) + sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(corruptions)
-    with Progress("evaluate", total, enabled=progress) as bar:
+    with Progress("evaluate", total, enabled=progress and _ranks.rank() == 0) as bar:
         logits, targets = predict(model, dataset, dataset.validation, batch_size)
         scaling = TemperatureScaling(temperature_criterion).fit(logits, targets)
         validation, _ = _measure(logits, targets, scaling, bins)
@@ -104,9 +105,9 @@ class Corrupted:
         """Corrupt on a device."""
         return Corrupted(self.split.to(device), self.name, self.severity, self.constants, self.frost)
 
-    def parts(self, size: int) -> Iterator[tuple[Tensor, Split]]:
+    def parts(self, size: int, first: int = 0, every: int = 1) -> Iterator[tuple[Tensor, Split]]:
         """Go through the samples in order; an image's corruption depends on its index, not on its batch."""
-        for index, part in self.split.parts(size):
+        for index, part in self.split.parts(size, first, every):
             images = corrupt(
                 part.images,
                 self.name,
@@ -160,19 +161,25 @@ def _origin(
 def predict(
     model: nn.Module, dataset: Dataset, split: AnySplit | Corrupted, batch_size: int
 ) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
-    """Return a model's logits for stored images and their classes, in evaluation mode, on the model's device."""
+    """Return a model's logits for stored images and their classes, in evaluation mode, on the model's device.
+
+    Of several processes each goes through its share of the images, and all get the result.
+    """
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    logits, targets = [], []
+    found: list[tuple[int, Tensor, Tensor]] = []
     try:
         with torch.inference_mode():
-            for _, part in split.to(device).parts(batch_size):
-                logits.append(model(dataset.normalise(part.images)).float())
-                targets.append(part.targets)
+            for index, part in split.to(device).parts(batch_size, _ranks.rank(), _ranks.world()):
+                logits = model(dataset.normalise(part.images)).float()
+                found.append((int(index[0]), logits, part.targets))
     finally:
         model.train(training)
-    return torch.cat(logits), torch.cat(targets)
+    if _ranks.world() > 1:
+        moved = [(first, logits.cpu(), targets.cpu()) for first, logits, targets in found]
+        found = sorted((part for parts in _ranks.gather_objects(moved) for part in parts), key=lambda part: part[0])
+    return torch.cat([part[1] for part in found]).to(device), torch.cat([part[2] for part in found]).to(device)
 
 
 def _measure(

@@ -59,7 +59,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 Now = Callable[[dict[str, Any]], dict[str, Any]]
 # Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
-_FREE = frozenset({"data.workers", "engine.capture", "engine.compile"})
+_FREE = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 
 
 def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -198,17 +198,67 @@ def rectified_backward(
         >>> w.grad, report.conflict
         (tensor([1., 0.]), tensor(True))
     """
+    trainable = [p for p in parameters if p.requires_grad]
+    pair = gradient_pair(main_loss, constraint_loss, trainable)
+    return apply_gradients(pair, trainable, rule=rule, state=state)
+
+
+@dataclass(frozen=True)
+class GradientPair:
+    """The gradients of two losses, each as one vector, and which parameters had a part in them.
+
+    They lie in one tensor, so that processes can add theirs up in one go.
+    """
+
+    vectors: Float[Tensor, "2 n"]
+    used: tuple[bool, ...]
+
+    def times(self, share: float) -> GradientPair:
+        """Scale both, in place."""
+        return self if share == 1 else GradientPair(self.vectors.mul_(share), self.used)
+
+    def combined(self, rule: str | Rule) -> GradientPair:
+        """Put what a rule makes of both in the place of the first."""
+        main, constraint = self.vectors
+        constraint = constraint.where(_usable(constraint.dot(constraint)), 0.0)
+        return GradientPair(torch.stack([_find_rule(rule)(main, constraint), constraint]), self.used)
+
+    def plus(self, other: GradientPair, share: float) -> GradientPair:
+        """Add a share of another pair, in place."""
+        used = tuple(a or b for a, b in zip(self.used, other.used, strict=True))
+        return GradientPair(self.vectors.add_(other.vectors, alpha=share), used)
+
+
+def gradient_pair(main_loss: Tensor, constraint_loss: Tensor, trainable: Sequence[Tensor]) -> GradientPair:
+    """Return the gradients of two losses, which may be averaged or summed before a rule sees them."""
     for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
         if loss.ndim != 0 or not loss.requires_grad:
             raise wrong(name, "a scalar that requires a gradient", f"shape {list(loss.shape)}, {loss.requires_grad=!s}")
-    combine = _find_rule(rule)
-    trainable = [p for p in parameters if p.requires_grad]
     if not trainable:
         raise wrong("parameters", "at least one tensor that requires a gradient", "none")
     # Both graphs are kept until both gradients are out: they may share a forward pass.
     main_parts = torch.autograd.grad(main_loss, trainable, retain_graph=True, allow_unused=True)
     constraint_parts = torch.autograd.grad(constraint_loss, trainable, allow_unused=True)
-    main, constraint = _flatten(main_parts, trainable), _flatten(constraint_parts, trainable)
+    used = tuple(a is not None or b is not None for a, b in zip(main_parts, constraint_parts, strict=True))
+    kind = torch.float32  # at least: a dot product over millions of entries would overflow in half precision
+    for p in trainable:
+        kind = torch.promote_types(kind, p.dtype)
+    vectors = torch.empty(2, sum(p.numel() for p in trainable), dtype=kind, device=trainable[0].device)
+    for row, parts in zip(vectors, (main_parts, constraint_parts), strict=True):
+        torch.cat(_flattened(parts, trainable, kind), out=row)
+    return GradientPair(vectors, used)
+
+
+def apply_gradients(
+    pair: GradientPair,
+    trainable: Sequence[Tensor],
+    *,
+    rule: str | Rule = "rectify",
+    state: ConstraintMomentum | None = None,
+) -> Rectification:
+    """Write into `.grad` what a rule makes of a pair of gradients, see `rectified_backward`."""
+    combine = _find_rule(rule)
+    main, constraint = pair.vectors
     squared_norm = constraint.dot(constraint)
     usable, constraint_norm = _usable(squared_norm), squared_norm.sqrt()
     if state is not None:
@@ -219,9 +269,8 @@ def rectified_backward(
     d = main.dot(constraint)
     # Millions of entries are gone through as rarely as can be: the paper's rule takes the products that are there.
     combined = _project(main, constraint, d, squared_norm, 1e-12) if combine is rectify else combine(main, constraint)
-    final = _split(combined, trainable)
-    for p, g, of_main, of_constraint in zip(trainable, final, main_parts, constraint_parts, strict=True):
-        p.grad = None if of_main is None and of_constraint is None else g
+    for p, gradient, used in zip(trainable, _split(combined, trainable), pair.used, strict=True):
+        p.grad = gradient if used else None
     return _report(d, main.dot(main).sqrt(), squared_norm, constraint_norm)
 
 
@@ -242,11 +291,10 @@ def _usable(norm: Tensor) -> Tensor:
     return norm.isfinite() & (norm > 0)
 
 
-def _flatten(parts: Iterable[Tensor | None], parameters: list[Tensor]) -> Tensor:
-    """Put gradients into one vector, each in its parameter's order of memory: then nothing is transposed."""
+def _flattened(parts: Iterable[Tensor | None], parameters: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
+    """View gradients as vectors, each in its parameter's order of memory: then nothing is transposed."""
     pieces = [torch.zeros_like(p) if g is None else _laid_out(g, p) for g, p in zip(parts, parameters, strict=True)]
-    # Half-precision gradients are widened: their dot product over millions of entries would overflow.
-    return torch.cat([g.to(torch.promote_types(g.dtype, torch.float32)) for g in map(_in_memory_order, pieces)])
+    return [_in_memory_order(piece).to(kind) for piece in pieces]
 
 
 def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
@@ -267,7 +315,7 @@ def _memory_order(tensor: Tensor) -> list[int]:
     return sorted(range(tensor.ndim), key=lambda axis: (-strides[axis], axis))
 
 
-def _split(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+def _split(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """Cut the vector into gradients with the shape, type and order of memory of their parameters."""
     pieces = flat.split([p.numel() for p in parameters])
     return [_shaped(g, p).to(p.dtype) for g, p in zip(pieces, parameters, strict=True)]

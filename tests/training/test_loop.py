@@ -12,11 +12,12 @@ from shiftcal.data.loader import ResidentEpoch
 from shiftcal.methods import METHODS, Method
 from shiftcal.models import load_weights
 from shiftcal.training import captured, checkpoint, loop
+from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.loop import train
 from shiftcal.training.objective import objectives
 from shiftcal.training.run import Run, load_dataset
-from shiftcal.training.step import Inputs, StepReport, training_step
+from shiftcal.training.step import StepReport, training_step
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
 

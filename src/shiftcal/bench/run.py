@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shiftcal import models, records
+from shiftcal import _ranks, models, records
 from shiftcal._checks import unknown, wrong
 from shiftcal.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from shiftcal.data import DATASETS
@@ -49,7 +49,8 @@ def complete(
     make = _finetuned if config.finetuned_from else _trained
     made = make(config, dataset, out, resume, progress)
     trained = time.perf_counter()
-    checkpoint.save_weights(out / records.WEIGHTS, made.network)
+    if _ranks.rank() == 0:
+        checkpoint.save_weights(out / records.WEIGHTS, made.network)
     evaluation = evaluate_with(config, made.network, made.dataset, progress=progress)
     record = {
         "schema": records.SCHEMA,
@@ -58,7 +59,7 @@ def complete(
         "seed": config.seed,
         "config": config.to_dict(),
         **records.environment(),
-        "device": describe_device(made.run.device),
+        "device": describe_device(made.run.device) | {"processes": _ranks.world()},
         "engine": made.run.engine | {"loader": "stream" if isinstance(dataset.train, FileSplit) else "memory"},
         "started": started.isoformat(timespec="seconds"),
         # Training seconds are summed over epochs: a resumed run counts what it did before the interruption.
@@ -72,7 +73,8 @@ def complete(
         "evaluation": evaluation,
         **made.besides,
     }
-    records.write_json(out / records.RECORD, record)
+    if _ranks.rank() == 0:
+        records.write_json(out / records.RECORD, record)
     return record
 
 
@@ -87,9 +89,16 @@ class _Made:
     besides: dict[str, Any] = field(default_factory=dict)
 
 
+def _claim(config: Config, out: Path, resume: bool) -> None:
+    """Let the first of several processes claim the directory; the others wait for it."""
+    if _ranks.rank() == 0:
+        records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
+    _ranks.barrier()
+
+
 def _trained(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
     run = Run(config, dataset)  # before the claim: weights that do not fit must leave nothing behind
-    records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
+    _claim(config, out, resume)
     go_on(run, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
     return _Made(run, run.model, run.dataset)
 
@@ -97,7 +106,7 @@ def _trained(config: Config, dataset: Dataset, out: Path, resume: bool, progress
 def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
     network = load_network(config, len(dataset.classes)).to(resolve_device(config.device))
     dataset = adapted(dataset, config, network)
-    records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
+    _claim(config, out, resume)
     before = evaluate_with(config, network, dataset, progress=progress)
     chance = 1 / len(dataset.classes)
     if before["validation"]["accuracy"] < 1.5 * chance and len(dataset.classes) > 2:

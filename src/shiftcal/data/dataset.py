@@ -52,9 +52,12 @@ class Split:
         """Move to a device."""
         return Split(self.images.to(device), self.targets.to(device))
 
-    def parts(self, size: int) -> Iterator[tuple[Int[Tensor, " n"], Split]]:
-        """Go through the samples in order, some at a time, each part with the indices of its samples."""
-        for start in range(0, len(self), size):
+    def parts(self, size: int, first: int = 0, every: int = 1) -> Iterator[tuple[Int[Tensor, " n"], Split]]:
+        """Go through the samples in order, some at a time, each part with the indices of its samples.
+
+        Of several processes that share the work, each asks for `every` so manyth part.
+        """
+        for start in range(first * size, len(self), every * size):
             end = min(start + size, len(self))
             yield torch.arange(start, end), Split(self.images[start:end], self.targets[start:end])
 
@@ -95,10 +98,11 @@ class FileSplit:
         """Let decoded images go to a device; file names and classes stay on the host."""
         return replace(self, device=device)
 
-    def parts(self, size: int) -> Iterator[tuple[Int[Tensor, " n"], Split]]:
+    def parts(self, size: int, first: int = 0, every: int = 1) -> Iterator[tuple[Int[Tensor, " n"], Split]]:
         """Go through the samples in order, some at a time; those that cannot be read are left out."""
+        indices = torch.arange(len(self)).split(size)[first::every]
         pin = torch.device(self.device).type == "cuda"
-        for index, images in self.decoder.batches(torch.arange(len(self)).split(size), pin=pin):
+        for index, images in self.decoder.batches(indices, pin=pin):
             yield index, Split(images.to(self.device), self.targets[index].to(self.device))
 
 

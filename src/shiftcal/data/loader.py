@@ -19,11 +19,15 @@ from shiftcal.filtering import dct_low_pass
 
 @dataclass(frozen=True)
 class Batch:
-    """Stored images of one step, or features of them, their classes, and which of them were low-pass filtered."""
+    """Stored images of one step, or features of them, their classes, and which of them were low-pass filtered.
 
-    images: UInt8[Tensor, "batch 3 height width"] | Float[Tensor, "batch width"]
+    A local batch has only the images that this one of several processes computes, and the classes of all.
+    """
+
+    images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
+    local: bool = False
 
 
 def seeded(seed: int, epoch: int, purpose: str, device: torch.device) -> torch.Generator:

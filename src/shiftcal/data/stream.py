@@ -7,10 +7,13 @@ of the filtered images after decoding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import tee
 
 import torch
 from torch import Tensor
 
+from shiftcal import _ranks
+from shiftcal._checks import wrong
 from shiftcal.data.dataset import FileSplit
 from shiftcal.data.loader import Batch, MixedEpoch
 from shiftcal.filtering import dct_low_pass
@@ -23,11 +26,33 @@ class StreamedEpoch(MixedEpoch):
 
     def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
         device = torch.device(self.split.device)
+        if _ranks.world() > 1:
+            yield from self._gather_mine(indices, device)
+            return
         for index, images in self.split.decoder.batches(indices, pin=device.type == "cuda"):
-            filtered = self.filtered[index]
-            images = images.to(device, non_blocking=True)
-            if filtered.any():
-                chosen = filtered.nonzero().squeeze(1)
-                qualities = self.qualities[index[chosen]].to(device)
-                images = images.index_copy(0, chosen.to(device), dct_low_pass(images[chosen.to(device)], qualities))
-            yield Batch(images, self.split.targets[index].to(device), filtered.to(device))
+            yield self._batch(index, images, index, device)
+
+    def _gather_mine(self, indices: Iterable[Tensor], device: torch.device) -> Iterator[Batch]:
+        """Decode of each batch the images that this process computes; their classes are those of all."""
+        ahead, asked = tee(indices)
+        shares = (index[_ranks.rows(len(index))] for index in ahead)
+        mine = (share if len(share) else self._spare() for share in shares)
+        for index, (found, images) in zip(asked, self.split.decoder.batches(mine), strict=False):
+            if len(found) < len(index[_ranks.rows(len(index))]):
+                raise wrong("images", "readable, all of them, where several processes train", "one that is not")
+            yield self._batch(found, images, index, device, local=True)
+
+    def _spare(self) -> Tensor:
+        """Name an image for a process that has none of a batch: it takes part in the step all the same."""
+        return torch.zeros(1, dtype=torch.int64)
+
+    def _batch(
+        self, found: Tensor, images: Tensor, index: Tensor, device: torch.device, *, local: bool = False
+    ) -> Batch:
+        filtered = self.filtered[found]
+        images = images.to(device, non_blocking=True)
+        if filtered.any():
+            chosen = filtered.nonzero().squeeze(1)
+            qualities = self.qualities[found[chosen]].to(device)
+            images = images.index_copy(0, chosen.to(device), dct_low_pass(images[chosen.to(device)], qualities))
+        return Batch(images, self.split.targets[index].to(device), self.filtered[index].to(device), local)

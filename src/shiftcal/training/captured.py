@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shiftcal import _ranks
+from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config, EngineConfig
-from shiftcal.training.step import Inputs, Objective, StepReport, training_step
+from shiftcal.training.step import Objective, StepReport, training_step
 
 _WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
 _PAYS = 60_000  # steps from which on the minutes of compilation are won back
@@ -49,11 +51,11 @@ class Engine:
         say: Callable[[str], None] = print,
     ) -> None:
         device = next(model.parameters()).device
-        self.cuda, self.size, self._say = device.type == "cuda", config.train.batch_size, say
+        self.cuda, self.size, self._say = device.type == "cuda", config.step_size, say
         own = config.engine
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
-        self.capture = self.cuda and own.capture != "off"
+        self.capture = self.cuda and own.capture != "off" and _ranks.world() == 1
         self.compiled: Any = None
         if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
             self.compiled = compiled(self.model)
@@ -148,7 +150,7 @@ def compiled(model: nn.Module) -> Any:
 
 def _fields(inputs: Inputs) -> list[Tensor]:
     values = (getattr(inputs, field.name) for field in dataclasses.fields(inputs))
-    return [value for value in values if value is not None]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _copy(inputs: Inputs) -> Inputs:
@@ -157,7 +159,7 @@ def _copy(inputs: Inputs) -> Inputs:
         **{
             field.name: getattr(inputs, field.name).clone()
             for field in dataclasses.fields(inputs)
-            if getattr(inputs, field.name) is not None
+            if isinstance(getattr(inputs, field.name), Tensor)
         },
     )
 

@@ -42,7 +42,9 @@ class TrainConfig:
     """Model and what it takes, optimiser, schedule, length, and what is done to every training image.
 
     `weights` are what the model starts from, a file or "pretrained"; images become `input_size` pixels square and are
-    normalised with `mean` and `std` where the recipe should overrule what the data set and the model say.
+    normalised with `mean` and `std` where the recipe should overrule what the data set and the model say. A step takes
+    `accumulate` batches and averages their gradients, which are rectified together or, with `rectify_per`
+    "micro_batch", one by one.
     """
 
     model: str = "small"
@@ -52,6 +54,8 @@ class TrainConfig:
     std: tuple[float, ...] = ()
     epochs: int = 20
     batch_size: int = 64
+    accumulate: int = 1
+    rectify_per: str = "batch"
     optimizer: str = "sgd"
     learning_rate: float = 0.05
     momentum: float = 0.9
@@ -65,6 +69,7 @@ class TrainConfig:
     loss_reduction: str = "mean"
     start: float = 4 / 7
     augment: str = "crop_flip"
+    track: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,15 @@ class Config:
                 raise wrong(key, should, value)
         if self.train.nesterov and self.train.momentum == 0:
             raise wrong("train.nesterov", "false without train.momentum", True)
+        if self.train.rectify_per == "micro_batch" and methods.find(self.method).constraint_momentum:
+            raise wrong("train.rectify_per", f"'batch' with {self.method}, which averages over steps", "'micro_batch'")
         if self.finetune.views > 0 and self.finetune.filtered_views == 0:
             raise wrong("finetune.filtered_views", "at least 1 with finetune.views", 0)
+
+    @property
+    def step_size(self) -> int:
+        """Images in a step."""
+        return self.train.batch_size * self.train.accumulate
 
     @property
     def start_epoch(self) -> int:
@@ -180,6 +192,7 @@ _CHOICES = {
     "data.loader": (None, "auto", "memory", "stream"),
     "train.schedule": ("one_cycle", "cosine", "multi_step", "exponential", "constant"),
     "train.optimizer": ("sgd", "adam", "adamw"),
+    "train.rectify_per": ("batch", "micro_batch"),
     "engine.precision": ("auto", "fp32", "bf16"),
     "engine.capture": ("auto", "off"),
     "engine.compile": ("auto", "on", "off"),
@@ -199,6 +212,7 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "train.std": ("three positive numbers", lambda v: len(v) in (0, 3) and all(x > 0 for x in v)),
     "train.epochs": _POSITIVE,
     "train.batch_size": _POSITIVE,
+    "train.accumulate": _POSITIVE,
     "train.learning_rate": _POSITIVE,
     "train.momentum": ("in [0, 1)", lambda v: 0 <= v < 1),
     "train.weight_decay": _NOT_NEGATIVE,

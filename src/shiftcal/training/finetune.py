@@ -27,11 +27,11 @@ from shiftcal.data.loader import Batch, MixedEpoch, seeded
 from shiftcal.filtering import dct_low_pass
 from shiftcal.methods import find
 from shiftcal.records import WEIGHTS
+from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Autocast, in_half
 from shiftcal.training.config import Config
 from shiftcal.training.loop import go_on
 from shiftcal.training.run import Run, resolve_device
-from shiftcal.training.step import Inputs
 
 _AT_ONCE = 32  # batches
 _MOST = 2  # features may take one half of the memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from shiftcal import _ranks
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
 from shiftcal.data.dataset import Dataset
@@ -24,6 +26,7 @@ from shiftcal.training.config import Config
 from shiftcal.training.interrupt import Interrupt
 from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.schedule import learning_rate
+from shiftcal.training.tracking import Tracking
 
 _PURPOSES = ("augment", "method augment", "constraint augment")
 
@@ -61,12 +64,13 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
     done = sum(costs[: run.epochs_done]) + run.steps_done * run.step_cost(run.epochs_done)
     with (
         deterministic(config.engine.deterministic),
-        Progress(config.method, sum(costs), done=done, enabled=progress) as bar,
+        Progress(config.method, sum(costs), done=done, enabled=progress and _ranks.rank() == 0) as bar,
         Interrupt(enabled=checkpoints is not None) as interrupt,
     ):
         steps = run.steps_per_epoch * (config.train.epochs - run.epochs_done)
         engine = Engine(run.model, run.optimizer, config, steps=steps, say=bar.line)
-        saver = checkpoint.Saver(checkpoints, bar.line) if checkpoints else None
+        saver = checkpoint.Saver(checkpoints, bar.line) if checkpoints and _ranks.rank() == 0 else None
+        tracking = Tracking(checkpoints.parent, config) if checkpoints and _ranks.rank() == 0 else None
         try:
             while run.epochs_done < config.train.epochs:
                 entry = train_epoch(run, engine, bar, interrupt)
@@ -76,14 +80,21 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
                     saver.save(name, run.model, run.state_dict(), run.history, best=best)
                 if entry is None:
                     break
+                if tracking:
+                    tracking.log(run.history)
                 bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
+                if _ranks.world() > 1 and _ranks.any_of(interrupt.asked is not None):
+                    interrupt.asked = interrupt.asked or signal.SIGTERM
+                    break
         except NonFiniteError as error:
-            if checkpoints:
+            if checkpoints and _ranks.rank() == 0:
                 error.save(checkpoints.parent / "bad-batch.json")
             raise
         finally:
             if saver:
                 saver.wait()
+            if tracking:
+                tracking.close()
         if interrupt.asked is not None and run.epochs_done < config.train.epochs:
             interrupt.leave()
         run.engine = engine.describe()
@@ -129,7 +140,7 @@ def train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) -
 
 
 def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) -> dict[str, Any] | None:
-    config, epoch, started, size = run.config, run.epochs_done, time.perf_counter(), run.config.train.batch_size
+    config, epoch, started, size = run.config, run.epochs_done, time.perf_counter(), run.config.step_size
     active = run.active(epoch)
     objective = run.full if active else run.plain
     mixed = run.mixed_epoch(epoch, config.filter.ratio if active and run.method.filter else 0.0)
@@ -147,7 +158,8 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
         bar.advance(run.step_cost(epoch))
         if bar.due() and (so_far := engine.totals.peek()):
             bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(so_far)}")
-        if interrupt.asked is not None and index + 1 < run.steps_per_epoch:
+        # Of several processes, all stop together at the end of an epoch.
+        if interrupt.asked is not None and index + 1 < run.steps_per_epoch and _ranks.world() == 1:
             run.pause(index + 1, generators, engine.totals, time.perf_counter() - started)
             return None
     seconds = time.perf_counter() - started + run.within.get("seconds", 0.0)
@@ -201,8 +213,8 @@ def _stop_if_frozen(run: Run, mixed: MixedEpoch, epoch: int, entry: dict[str, An
             "method": run.config.method,
             "epoch": epoch + 1,
             "step": good + 1,
-            "indices": mixed.indices(run.config.train.batch_size)[good].tolist(),
-            "filtered": mixed.filtered[mixed.indices(run.config.train.batch_size)[good]].tolist(),
+            "indices": mixed.indices(run.config.step_size)[good].tolist(),
+            "filtered": mixed.filtered[mixed.indices(run.config.step_size)[good]].tolist(),
         }
         raise NonFiniteError(
             f"The gradient of method '{run.config.method}' was not finite at step {good + 1} of epoch {epoch + 1}; "

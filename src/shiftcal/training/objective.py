@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from shiftcal import augment, losses, methods
+from shiftcal._checks import wrong
 from shiftcal.data.loader import Batch
 from shiftcal.rectification import RULES, ConstraintMomentum, add
+from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config
-from shiftcal.training.step import Inputs, Objective
+from shiftcal.training.step import Objective
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -31,6 +33,8 @@ def objectives(config: Config) -> tuple[Objective, Objective]:
         "main": partial(_AUGMENTED[method.augment][1], loss),
         "sum_reduction": config.train.loss_reduction == "sum",
         "clip_norm": config.train.clip_norm,
+        "micro_batch": config.train.batch_size if config.train.accumulate > 1 else None,
+        "rectify_each": config.train.rectify_per == "micro_batch",
     }
     constraint = getattr(losses, method.constraint) if method.constraint else None
     momentum = ConstraintMomentum(method.constraint_momentum) if method.constraint_momentum else None
@@ -43,7 +47,7 @@ def augmented(name: str | None, images: Tensor, batch: Batch, generator: torch.G
 
 
 def _plain(images: Tensor, batch: Batch, _: torch.Generator | None) -> Inputs:
-    return Inputs(images.float(), batch.targets, batch.filtered)
+    return Inputs(images.float(), batch.targets, batch.filtered, local=batch.local)
 
 
 def _plain_loss(loss: Loss, logits: Tensor, inputs: Inputs) -> Tensor:
@@ -51,6 +55,8 @@ def _plain_loss(loss: Loss, logits: Tensor, inputs: Inputs) -> Tensor:
 
 
 def _mixup(images: Tensor, batch: Batch, generator: torch.Generator | None) -> Inputs:
+    if batch.local:
+        raise wrong("method", "one without mixup, where several processes decode from disk", "mixup")
     mixed = augment.mixup(images, generator)
     return Inputs(mixed.images, batch.targets, batch.filtered, batch.targets[mixed.partner], mixed.share)
 
@@ -63,7 +69,7 @@ def _mixup_loss(loss: Loss, logits: Tensor, inputs: Inputs) -> Tensor:
 
 def _augmix(images: Tensor, batch: Batch, generator: torch.Generator | None) -> Inputs:
     views = augment.augmix(images, generator)
-    return Inputs(torch.cat([images.float(), *views]), batch.targets, batch.filtered)
+    return Inputs(torch.cat([images.float(), *views]), batch.targets, batch.filtered, local=batch.local)
 
 
 def _augmix_loss(loss: Loss, logits: Tensor, inputs: Inputs) -> Tensor:

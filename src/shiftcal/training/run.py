@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shiftcal import data, methods, models
+from shiftcal import _ranks, data, methods, models
 from shiftcal._checks import unknown, wrong
 from shiftcal.augment import AUGMENTATIONS
-from shiftcal.data.dataset import Dataset
+from shiftcal.data.dataset import Dataset, FileSplit
 from shiftcal.data.loader import Batch, MixedEpoch, Samples
 from shiftcal.metrics import CalibrationMeter
 from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
+from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Totals
 from shiftcal.training.config import Config
 from shiftcal.training.objective import augmented, objectives
 from shiftcal.training.optimizer import make_optimizer
-from shiftcal.training.step import Inputs
 
 
 class Run:
@@ -32,6 +32,9 @@ class Run:
         self, config: Config, dataset: Dataset, model: nn.Module | None = None, samples: Samples | None = None
     ) -> None:
         self.config, self.method = config, methods.find(config.method)
+        if _ranks.world() > 1 and config.train.accumulate > 1 and isinstance(dataset.train, FileSplit):
+            expected = "1 where several processes decode from disk (data.loader=memory reads into memory)"
+            raise wrong("train.accumulate", expected, config.train.accumulate)
         self.device = torch.device(resolve_device(config.device))
         self.train_split = samples if samples is not None else dataset.train.to(self.device)
         self._validation = dataset.validation.to(self.device)
@@ -50,7 +53,7 @@ class Run:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of one pass through the training set, the smaller last batch included."""
-        return -(-len(self.train_split) // self.config.train.batch_size)
+        return -(-len(self.train_split) // self.config.step_size)
 
     def active(self, epoch: int) -> bool:
         """Tell whether the warm-up is over: filter and constraint are on."""
@@ -116,9 +119,13 @@ class Run:
         meter = CalibrationMeter(len(self.dataset.classes), self.config.evaluation.bins)
         self.model.eval()
         with torch.inference_mode():
-            for _, part in self._validation.parts(self.config.evaluation.batch_size):
+            for _, part in self._validation.parts(self.config.evaluation.batch_size, _ranks.rank(), _ranks.world()):
                 logits = self.model(self.dataset.normalise(part.images))
-                meter.update(logits.double().softmax(-1), part.targets)
+                meter.update(logits.double().softmax(-1).cpu(), part.targets.cpu())
+        first, *others = _ranks.gather_objects(meter)
+        for other in others:
+            first.merge(other)
+        meter = first
         return {name: value for name, value in meter.compute().items() if name in ("accuracy", "ece", "nll")}
 
     def is_best(self) -> bool:

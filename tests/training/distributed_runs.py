@@ -1,0 +1,86 @@
+"""What tests start with torchrun: train short runs and leave their weights. Also run alone, for the comparison."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from shiftcal import _ranks, data
+from shiftcal.evaluation import evaluate
+from shiftcal.training.config import Config, load_config
+from shiftcal.training.loop import go_on
+from shiftcal.training.run import Run
+
+SIZES = ["data.train=150", "data.validation=37", "data.test=45", "train.batch_size=16", "train.epochs=2"]
+SIZES += ["train.learning_rate=0.05", "filter.ratio=0.2", "evaluation.batch_size=10", "train.start=0.5"]
+CASES = {
+    # 150 images: the last batch has 6, of which four processes take 2, 2, 1 and 1.
+    "ce": ["method=ce"],
+    "soft_ece": ["method=fgr"],
+    "soft_avuc": ["method=fgr-avuc"],
+    "mmce": ["method=fgr-mmce"],
+    "brier": ["method=fgr-brier"],
+    "shared": ["method=fgr-shared"],
+    "momentum": ["method=fgr-ema"],
+    "mixup": ["method=fgr+mixup"],
+    "augmix": ["method=fgr+augmix"],
+    "sum and clip": ["method=fgr", "train.loss_reduction=sum", "train.clip_norm=2.0", "train.learning_rate=0.001"],
+    "accumulated ce": ["method=ce", "train.accumulate=2"],
+    "accumulated soft_ece": ["method=fgr", "train.accumulate=2"],
+    "accumulated soft_avuc": ["method=fgr-avuc", "train.accumulate=2"],
+    "accumulated mmce": ["method=fgr-mmce", "train.accumulate=2"],
+    "accumulated brier": ["method=fgr-brier", "train.accumulate=2"],
+    "rectified one by one": ["method=fgr", "train.accumulate=3", "train.rectify_per=micro_batch"],
+    # One image is left over, which one process takes.
+    "one left": ["method=fgr", "train.batch_size=149"],
+}
+
+
+def config(name: str) -> Config:
+    return load_config("demo", [*SIZES, *CASES[name]])
+
+
+class Plain(torch.nn.Module):
+    """A model without batch-norm, whose statistics are those of each process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(392, 8)]
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+def make(num_classes: int) -> Plain:
+    """Build the model by name, for the command line."""
+    assert num_classes == 8
+    return Plain()
+
+
+def run_all() -> dict[str, object]:
+    results: dict[str, object] = {}
+    for name in CASES:
+        settings = config(name)
+        dataset = data.load("shapes", train=150, validation=37, test=45)
+        torch.manual_seed(0)
+        run = go_on(Run(settings, dataset, Plain()), progress=False)
+        results[name] = {
+            "weights": {key: tensor.clone() for key, tensor in run.model.state_dict().items()},
+            "losses": [entry["loss"] for entry in run.history],
+            "validation": [entry["validation"]["nll"] for entry in run.history],
+        }
+    shifted = evaluate(run.model, run.dataset, corruptions=["contrast"], batch_size=10, progress=False)
+    results["evaluation"] = [shifted["id"]["nll"], *(row["nll"] for row in shifted["shifts"])]
+    return results
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    _ranks.join()
+    found = run_all()
+    same = _ranks.gather_objects(found["soft_ece"]["weights"]["layers.0.weight"])
+    assert all(torch.equal(same[0], other) for other in same), "all processes have the same weights"
+    if _ranks.rank() == 0:
+        torch.save(found, Path(sys.argv[1]))
+    _ranks.leave()

@@ -1,0 +1,98 @@
+"""Several processes against one: global-batch semantics, sharded evaluation, and a process that dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from shiftcal import _ranks
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from distributed_runs import CASES, run_all
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+
+
+def torchrun(processes: int, *words: str, restarts: int = 0) -> list[str]:
+    options = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *words]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, object]:
+    return run_all()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    out = tmp_path_factory.mktemp("ranks") / "found.pt"
+    command = torchrun(request.param, str(HERE / "distributed_runs.py"), str(out))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(out, weights_only=True)
+
+
+@pytest.mark.slow
+def test_weights_are_those_of_one_process(alone: dict[str, object], together: dict[str, object]) -> None:
+    for name in CASES:
+        for key, expected in alone[name]["weights"].items():
+            torch.testing.assert_close(together[name]["weights"][key], expected, rtol=1e-5, atol=1e-5, msg=name)
+        assert together[name]["losses"] == pytest.approx(alone[name]["losses"], rel=1e-4), name
+        assert together[name]["validation"] == pytest.approx(alone[name]["validation"], rel=1e-4), name
+    assert together["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-4)
+
+
+def test_rows_are_shared_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for world in (1, 2, 3, 4):
+        monkeypatch.setattr(_ranks, "world", lambda world=world: world)
+        for count in (0, 1, 2, 3, 7, 16):
+            taken = []
+            for rank in range(world):
+                monkeypatch.setattr(_ranks, "rank", lambda rank=rank: rank)
+                taken += list(range(count))[_ranks.rows(count)]
+            assert taken == list(range(count))
+            assert max(_ranks.sizes(count)) - min(_ranks.sizes(count)) <= 1
+
+
+WORDS = ["data.train=400", "data.validation=40", "data.test=40", "train.epochs=12", "train.batch_size=16"]
+WORDS += ["method=fgr", "train.start=0.5", "evaluation.corruptions=[]", "train.model=distributed_runs:make"]
+OPTIONS = [word for item in WORDS for word in ("--set", item)]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_started_again_and_the_run_ends_the_same(tmp_path: Path) -> None:
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+    command = ["-m", "shiftcal", "train", "demo", *OPTIONS]
+    whole = subprocess.run(
+        [*torchrun(2), *command, "--out", str(tmp_path / "whole")],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    assert whole.stdout.count("fgr  epoch 3/12") == 1, "the first process speaks, the other is silent"
+    process = subprocess.Popen(
+        [*torchrun(2, restarts=2), *command, "--out", str(tmp_path / "killed")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("checkpoints/epoch-0002*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(_a_worker_of(process.pid), signal.SIGKILL)
+    _, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr[-3000:]
+    first, second = (json.loads((tmp_path / name / "record.json").read_text()) for name in ("whole", "killed"))
+    assert [entry["loss"] for entry in first["history"]] == [entry["loss"] for entry in second["history"]]
+    assert first["device"]["processes"] == 2
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+
+
+def _a_worker_of(parent: int) -> int:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return int(children[-1])
