@@ -360,7 +360,7 @@ def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -
     except ValueError as error:
         _fail(str(error), 2)
     except RuntimeError as error:
-        if "WORLD_SIZE" not in os.environ or isinstance(error, NotImplementedError | RecursionError):
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or isinstance(error, NotImplementedError | RecursionError):
             raise
         _fail(f"A process that trains with this one stopped, or could not be reached: {error}", 1)
     except FloatingPointError as error:

@@ -9,7 +9,7 @@ from shiftcal import _ranks, data
 from shiftcal.evaluation import evaluate
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.loop import go_on
-from shiftcal.training.run import Run
+from shiftcal.training.run import Run, load_dataset
 
 SIZES = ["data.train=150", "data.validation=37", "data.test=45", "train.batch_size=16", "train.epochs=2"]
 SIZES += ["train.learning_rate=0.05", "filter.ratio=0.2", "evaluation.batch_size=10", "train.start=0.5"]
@@ -58,8 +58,23 @@ def make(num_classes: int) -> Plain:
     return Plain()
 
 
-def run_all() -> dict[str, object]:
-    results: dict[str, object] = {}
+def streamed(folder: str) -> dict[str, object]:
+    """Decode from disk, every process its share."""
+    words = ["data.name=folder", f"data.root={folder}", "data.size=32", "data.loader=stream", "data.workers=0"]
+    words += ["method=fgr", "train.augment=none", "train.batch_size=23", "train.epochs=2", "filter.ratio=0.2"]
+    settings = load_config("demo", [*words, "train.start=0.5", "evaluation.batch_size=4"])
+    dataset = load_dataset(settings)
+    torch.manual_seed(0)
+    run = go_on(Run(settings, dataset, Plain()), progress=False)
+    return {
+        "weights": {key: tensor.clone() for key, tensor in run.model.state_dict().items()},
+        "losses": [entry["loss"] for entry in run.history],
+        "validation": [entry["validation"]["nll"] for entry in run.history],
+    }
+
+
+def run_all(folder: str) -> dict[str, object]:
+    results: dict[str, object] = {"streamed": streamed(folder)}
     for name in CASES:
         settings = config(name)
         dataset = data.load("shapes", train=150, validation=37, test=45)
@@ -78,7 +93,7 @@ def run_all() -> dict[str, object]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     _ranks.join()
-    found = run_all()
+    found = run_all(sys.argv[2])
     same = _ranks.gather_objects(found["soft_ece"]["weights"]["layers.0.weight"])
     assert all(torch.equal(same[0], other) for other in same), "all processes have the same weights"
     if _ranks.rank() == 0:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from stand_ins import write_class_folders
 
 from shiftcal import _ranks
 
@@ -26,14 +27,23 @@ def torchrun(processes: int, *words: str, restarts: int = 0) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, object]:
-    return run_all()
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    write_class_folders(root, 8, 15, size=(32, 32))  # 96 of them train: four batches of 23 and one of 4
+    return root
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, object]:
+    return run_all(str(folder))
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def together(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, folder: Path
+) -> dict[str, object]:
     out = tmp_path_factory.mktemp("ranks") / "found.pt"
-    command = torchrun(request.param, str(HERE / "distributed_runs.py"), str(out))
+    command = torchrun(request.param, str(HERE / "distributed_runs.py"), str(out), str(folder))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(out, weights_only=True)
@@ -41,7 +51,7 @@ def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow
 def test_weights_are_those_of_one_process(alone: dict[str, object], together: dict[str, object]) -> None:
-    for name in CASES:
+    for name in (*CASES, "streamed"):
         for key, expected in alone[name]["weights"].items():
             torch.testing.assert_close(together[name]["weights"][key], expected, rtol=1e-5, atol=1e-5, msg=name)
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], rel=1e-4), name
