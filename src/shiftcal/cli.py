@@ -143,6 +143,9 @@ def bench(
     out: Annotated[Path, typer.Option(help="Directory for the runs, one subdirectory each, and the report.")],
     methods: Annotated[str, typer.Option(help="Methods, comma-separated.")] = "ce,fgr",
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
+    engine: Annotated[
+        str, typer.Option(help="local: one after the other; ray: on a Ray cluster, one run per GPU (extra ray).")
+    ] = "local",
     set_: Set = [],  # noqa: B006
 ) -> None:
     """Run a grid; the decorator's help says how."""
@@ -158,7 +161,7 @@ def bench(
             (method, int(number)) for method in dict.fromkeys(_words(methods)) for number in dict.fromkeys(numbers)
         ]
         configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
-        records = complete_all(configs, out)
+        records = complete_all(configs, out, engine)
         _report(records, out, f"shiftcal: {recipe}")
         typer.echo("\n" + markdown(records))
 
