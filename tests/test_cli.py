@@ -117,6 +117,8 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "tuned" / "record.json").read_text())
     assert record["config"]["finetuned_from"] == str(tmp_path / "ce")
     assert record["config"]["data"]["train"] == 160, "the run's own recipe, without --recipe"
+    assert "checkpoint" in invoke("report", tmp_path / "tuned")[1], "before and after, on the page too"
+    assert "checkpoint" in (tmp_path / "tuned" / "report.html").read_text()
     assert "finished earlier" in invoke("finetune", tmp_path / "ce", *short, "--out", tmp_path / "tuned", "--resume")[1]
     # The same weights as a bare file need a recipe, and give the same result.
     weights = tmp_path / "ce" / "model.safetensors"

@@ -116,8 +116,8 @@ def finetune(
     set_ = _with_options(set_, None, holdout)
     words = [str(checkpoint), *(["--recipe", recipe] if recipe else [])]
     with _friendly(out, _again("finetune", words, set_, out)):
-        from shiftcal.bench.run import before_and_after, complete
-        from shiftcal.report.table import print_table
+        from shiftcal.bench.run import complete
+        from shiftcal.report.table import before_and_after, print_table
         from shiftcal.training.config import config_of_run, load_config
 
         if not checkpoint.exists():
@@ -327,8 +327,10 @@ def _preview(source: Any, path: Path, names: Sequence[str], constants: str, seed
 
 def _report(records: list[dict[str, Any]], out: Path, title: str) -> None:
     from shiftcal.report.page import write_report
-    from shiftcal.report.table import print_table
+    from shiftcal.report.table import before_and_after, print_table
 
+    if len(records) == 1 and "before" in records[0]:
+        records = before_and_after(records[0])
     page = write_report(out, records, title)
     print_table(records)
     typer.echo(f"Report: {page}")

@@ -140,6 +140,10 @@ def test_domains_hold_one_out(tmp_path: Path) -> None:
     art = as_set(loaded.train, loaded.validation, loaded.test)
     assert not art & as_set(loaded.shifts["Clipart"][0])
     assert len(art) == 120, "no image is in two sets"
+    with pytest.raises(ValueError, match=r"`data.holdout` should be given: --holdout and one of Art, Clipart, Product"):
+        data.load("pacs", root=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"`data.root` should be given: --set data.root=FOLDER"):
+        data.load("folder")
     with pytest.raises(ValueError, match=r"`data.holdout` should be one of Art, .*Did you mean 'Art'\?"):
         data.load("pacs", root=tmp_path, holdout="art", progress=False)
     write_class_folders(tmp_path / "Sketch", 2, 3)

@@ -83,6 +83,18 @@ def test_domains_held_out_in_turn_are_averaged(records: list[dict[str, Any]]) ->
         rows_of([r for r in held if r["method"] == "fgr" or r["config"]["data"]["holdout"] == "art"])
 
 
+def test_figures_and_page_of_domains_held_out_in_turn(tmp_path: Path) -> None:
+    held = []
+    for method in ("ce", "fgr"):
+        for holdout in ("art", "sketch"):
+            one = record(method, 0, 0.1)
+            one["config"] = one["config"] | {"data": {"name": "pacs", "holdout": holdout}}
+            one["evaluation"]["shifts"] = [{"shift": holdout, "severity": 1, **metrics(0.1)}]
+            held.append(one)
+    assert write_report(tmp_path, held, "pacs").is_file()
+    assert (tmp_path / "severity.png").is_file()
+
+
 def test_sets_besides_have_a_part_of_their_own(records: list[dict[str, Any]]) -> None:
     for r in records:
         r["evaluation"] |= {"besides": {"val": metrics(0.4)}, "id_is_validation": True}

@@ -125,11 +125,12 @@ def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Data
 def test_settings_of_the_head() -> None:
     words = ["finetune.gamma=5.0", "finetune.epochs=7", "finetune.learning_rate=0.3", "finetune.batch_size=32"]
     words += ["finetune.weight_decay=0.123", "train.optimizer=adamw", "train.momentum=0.5", "train.nesterov=true"]
-    words += ["engine.precision=bf16", "engine.compile=on"]
+    words += ["engine.precision=bf16", "engine.compile=on", "train.accumulate=4", "train.rectify_per=micro_batch"]
     made = head_config(load_config("paper-cifar10-resnet50", words))
     own = made.train
     assert (own.weight_decay, own.optimizer, own.momentum, own.nesterov) == (0.123, "sgd", 0.9, False)
     assert (own.schedule, own.warmup) == ("cosine", 0.0)
+    assert (own.accumulate, own.rectify_per) == (1, "batch")
     assert (made.engine.precision, made.engine.compile) == ("fp32", "off")
     through = head_config(load_config("paper-cifar10-resnet50", [*words, "finetune.views=0"]))
     assert (through.engine.precision, through.engine.compile) == ("bf16", "on")

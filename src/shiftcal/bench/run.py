@@ -120,11 +120,6 @@ def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progre
     return _Made(run, network, dataset, {"features": seconds}, {"before": before})
 
 
-def before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Make of a fine-tuned run's record two: one for the checkpoint as it was, one for what became of it."""
-    return [record | {"method": "checkpoint", "evaluation": record["before"]}, record]
-
-
 def known_keys(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
     """Give the stored config of a run, which an earlier version may have written, the keys that came later.
 

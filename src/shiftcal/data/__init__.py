@@ -68,6 +68,8 @@ def home() -> Path:
 
 def _default_root(name: str) -> Path:
     root = home() / name
+    if name == "folder":
+        raise wrong("data.root", "given: --set data.root=FOLDER", "nothing")
     if not root.exists():
         raise wrong(
             "data.root", f"the folder of {name} (`shiftcal data prepare {name}` puts it where it is found)", root

@@ -87,8 +87,10 @@ def domains(
     if not root.is_dir():
         raise wrong("data.root", "a folder with a folder for each domain", str(root))
     found = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if holdout is None:
+        raise wrong("data.holdout", f"given: --holdout and one of {', '.join(found)}", "nothing")
     if holdout not in found:
-        raise unknown("data.holdout", str(holdout), found)
+        raise unknown("data.holdout", holdout, found)
     if len(found) < 2:
         raise wrong("data.root", "a folder with two domains or more", f"{root}: {', '.join(found)}")
     classes = find_images(root / holdout).classes

@@ -82,10 +82,17 @@ def _read(path: Path) -> Any:
             return safetensors.torch.load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # both raise several types for a damaged file
-        reason = " ".join(str(error).split())[:200]
-        raise wrong(
-            "weights", "a readable safetensors file, or tensors alone saved by torch", f"{path}: {reason}"
-        ) from None
+        expected = "a readable safetensors file, or tensors alone saved by torch"
+        raise wrong("weights", expected, f"{path}, {_damage(start, error)}") from None
+
+
+def _damage(start: bytes, error: Exception) -> str:
+    """Say what is wrong with a file, without torch's advice to let it run code."""
+    if not start:
+        return "which is empty"
+    if "weights_only" in str(error):
+        return "which holds more than tensors (save model.state_dict(), not the model)"
+    return f"which neither can read ({type(error).__name__})"
 
 
 def _kind(content: object) -> str:

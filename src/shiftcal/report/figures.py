@@ -102,7 +102,7 @@ def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> 
 
 def severity_figure(records: list[dict[str, Any]]) -> bytes:
     """Draw ECE by severity, one line per method: first the mean over all shifts, then each. Severity 0 is clean."""
-    shifts = list(dict.fromkeys(row["shift"] for row in records[0]["evaluation"]["shifts"]))
+    shifts = list(dict.fromkeys(row["shift"] for record in records for row in record["evaluation"]["shifts"]))
     columns = min(4, len(shifts) + 1)
     rows = -(-(len(shifts) + 1) // columns)
     figure = _figure(3.1 * columns, 2.7 * rows)
@@ -111,7 +111,7 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     for axis, shift in zip(axes, [None, *shifts], strict=False):
         for method in methods:
             evaluations = [r["evaluation"] for r in records if r["method"] == method]
-            curves = [[100 * v for v in _curve(e, shift)] for e in evaluations]
+            curves = [[100 * v for v in _curve(e, shift)] for e in evaluations if _has(e, shift)]
             by_severity = list(zip(*curves, strict=True))
             severity, colour = range(len(by_severity)), colour_of(method)
             axis.plot(severity, [statistics.mean(v) for v in by_severity], "o-", color=colour, label=method)
@@ -165,6 +165,11 @@ def _curve(evaluation: dict[str, Any], shift: str | None) -> list[float]:
     severities = sorted({row["severity"] for row in rows})
     means = [statistics.mean(row["ece"] for row in rows if row["severity"] == s) for s in severities]
     return [evaluation["id"]["ece"], *means]
+
+
+def _has(evaluation: dict[str, Any], shift: str | None) -> bool:
+    """Tell whether a run was measured under a shift: of domains held out in turn, each has its own."""
+    return shift is None or any(row["shift"] == shift for row in evaluation["shifts"])
 
 
 def _figure(width: float, height: float) -> Figure:

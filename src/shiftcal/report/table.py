@@ -162,3 +162,8 @@ def print_table(records: list[dict[str, Any]]) -> None:
             )
         console.print(table)
     console.print(CAPTION, style="dim")
+
+
+def before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Make of a fine-tuned run's record two: one for the checkpoint as it was, one for what became of it."""
+    return [record | {"method": "checkpoint", "evaluation": record["before"]}, record]

@@ -145,7 +145,7 @@ def finetune(
     Args:
         config: Method, data and `finetune` section of a recipe.
         network: A trained classifier that ends in a linear layer.
-        dataset: Images as the network takes them, see `loop.adapted`.
+        dataset: Images as the network takes them, see `run.adapted`.
         checkpoints: Directory for a checkpoint of the classifier after every epoch.
         resume: Continue from the last checkpoint there is; features are computed again.
         progress: Show progress.
@@ -173,6 +173,8 @@ def head_config(config: Config) -> Config:
         config.train,
         epochs=own.epochs,
         batch_size=own.batch_size,
+        accumulate=1,
+        rectify_per="batch",
         learning_rate=own.learning_rate,
         weight_decay=own.weight_decay,
         optimizer="sgd",
