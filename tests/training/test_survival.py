@@ -66,8 +66,12 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     return install
 
 
+# At an epoch's last step and in the middle of the second; the others take as long again.
+STEPS = [7, 10, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 20))]
+
+
 @pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", "fgr+augmix"])
-@pytest.mark.parametrize("step", [1, 3, 7, 10, 20])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_stopped_run_ends_as_one_never_stopped(
     method: str, step: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
 ) -> None:
