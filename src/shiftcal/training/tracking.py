@@ -20,6 +20,8 @@ class Tracking:
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
+        for left in directory.glob(".log.*.tmp"):  # half-written by a process that was killed
+            left.unlink(missing_ok=True)
         self._trackers = [_make(name, directory, config) for name in config.train.track]
 
     def log(self, history: list[dict[str, Any]]) -> None:
