@@ -20,7 +20,11 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 def unknown(name: str, value: str, known: Iterable[str]) -> ValueError:
     """Build the error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    by_lower_case = {known_name.lower(): known_name for known_name in names}
+    return ValueError(f"{wrong(name, 'one of ' + ', '.join(names), repr(value))}{did_you_mean(value, names)}")
+
+
+def did_you_mean(value: str, known: Iterable[str]) -> str:
+    """Write a hint to the nearest name that exists, to be put behind an error; nothing if none is near."""
+    by_lower_case = {name.lower(): name for name in sorted(known)}
     nearest = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
-    hint = f" Did you mean '{by_lower_case[nearest[0]]}'?" if nearest else ""
-    return ValueError(f"{wrong(name, 'one of ' + ', '.join(names), repr(value))}{hint}")
+    return f" Did you mean '{by_lower_case[nearest[0]]}'?" if nearest else ""

@@ -8,6 +8,8 @@ losses of the whole batch from them. So any loss, also one that is no mean over 
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,13 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 _TIMEOUT = timedelta(minutes=10)
-
-
-def started_by_torchrun() -> bool:
-    """Tell whether this process is one of several that torchrun started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def join() -> None:
@@ -30,7 +29,40 @@ def join() -> None:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=_TIMEOUT)
+    store, number, count = next(rendezvous("env://", timeout=_TIMEOUT))
+    dist.init_process_group(
+        "nccl" if torch.cuda.is_available() else "gloo",
+        store=_of_this_start(store, number, count),
+        rank=number,
+        world_size=count,
+        timeout=_TIMEOUT,
+    )
+
+
+def _of_this_start(store: Store, number: int, count: int) -> Store:
+    """Find a part of the store that no earlier start of the processes has written to.
+
+    When torchrun starts processes again after one died, the store still has the addresses of the dead, and whoever
+    reads them before they are overwritten waits for a process that is no more. So every process greets the first with
+    a word of its own, and the first answers each word it sees, also those of the dead, with the name of the new part.
+    """
+    if number > 0:
+        greeting = uuid.uuid4().hex
+        store.set(f"greeting/{number}", greeting)
+        name = store.get(f"answer/{greeting}").decode()
+        store.set(f"{name}/here/{number}", "")
+        return PrefixStore(name, store)
+    name, missing, deadline = uuid.uuid4().hex, set(range(1, count)), time.monotonic() + _TIMEOUT.total_seconds()
+    while missing:
+        for other in tuple(missing):
+            if store.check([f"greeting/{other}"]):
+                store.set(f"answer/{store.get(f'greeting/{other}').decode()}", name)
+            if store.check([f"{name}/here/{other}"]):
+                missing.remove(other)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"of {count} processes, those with rank {sorted(missing)} did not come")
+        time.sleep(0.01)
+    return PrefixStore(name, store)
 
 
 def leave() -> None:
@@ -57,15 +89,19 @@ def barrier() -> None:
 
 def sizes(count: int) -> list[int]:
     """Say how many rows of a batch each rank computes: as equal as can be, the first ones take one more."""
-    share, rest = divmod(count, world())
-    return [share + (number < rest) for number in range(world())]
+    least, rest = divmod(count, world())
+    return [least + (number < rest) for number in range(world())]
+
+
+def share(count: int) -> int:
+    """Say how many rows of a batch this rank computes."""
+    return sizes(count)[rank()]
 
 
 def rows(count: int) -> slice:
     """Say which rows of a batch this rank computes."""
-    shares = sizes(count)
-    start = sum(shares[: rank()])
-    return slice(start, start + shares[rank()])
+    start = sum(sizes(count)[: rank()])
+    return slice(start, start + share(count))
 
 
 class _Gather(torch.autograd.Function):
@@ -102,7 +138,7 @@ def gather(local: Tensor, count: int) -> Tensor:
     padded[: len(local)] = local
     parts = [torch.empty_like(padded) for _ in shares]
     dist.all_gather(parts, padded)
-    return torch.cat([part[:share] for part, share in zip(parts, shares, strict=True)])
+    return torch.cat([part[:size] for part, size in zip(parts, shares, strict=True)])
 
 
 def add_up(tensor: Tensor) -> Tensor:
@@ -133,4 +169,4 @@ def gather_objects(value: Any) -> list[Any]:
 
 def any_of(flag: bool) -> bool:
     """Tell whether a flag is raised on some rank."""
-    return any(gather_objects(flag)) if world() > 1 else flag
+    return any(gather_objects(flag))

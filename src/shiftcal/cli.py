@@ -289,6 +289,11 @@ def _with_options(set_: list[str], weights: str | None, holdout: str | None) -> 
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
 
 
+def _several_processes() -> bool:
+    """Tell whether this process is one of several that torchrun started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def _restarted() -> bool:
     """Tell whether torchrun started this again after a process had died: then the run goes on."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -365,7 +370,7 @@ def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -
     except ValueError as error:
         _fail(str(error), 2)
     except RuntimeError as error:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or isinstance(error, NotImplementedError | RecursionError):
+        if not _several_processes() or isinstance(error, NotImplementedError | RecursionError):
             raise
         _fail(f"A process that trains with this one stopped, or could not be reached: {error}", 1)
     except FloatingPointError as error:
@@ -392,14 +397,11 @@ def _last_checkpoint(out: Path) -> str:
 
 def main() -> None:
     """Run the command line; where torchrun started several, they work together and the first one speaks."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not _several_processes():
         app()
         return
     from shiftcal import _ranks
 
-    if not _ranks.started_by_torchrun():
-        app()
-        return
     _ranks.join()
     with contextlib.ExitStack() as stack:
         stack.callback(_ranks.leave)

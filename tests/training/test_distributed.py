@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,24 @@ def test_rows_are_shared_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
                 taken += list(range(count))[_ranks.rows(count)]
             assert taken == list(range(count))
             assert max(_ranks.sizes(count)) - min(_ranks.sizes(count)) <= 1
+
+
+def test_processes_meet_those_of_their_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = torch.distributed.HashStore()
+    starts = []
+    for _ in range(2):  # the second start finds what the first has left behind
+        with ThreadPoolExecutor(3) as pool:
+            met = [pool.submit(_ranks._of_this_start, store, number, 3) for number in (0, 1)]
+            time.sleep(0.05)  # the last comes late: in the second start its old greeting has been answered by then
+            met.append(pool.submit(_ranks._of_this_start, store, 2, 3))
+            starts.append([future.result(timeout=20) for future in met])
+    for name, parts in zip(("old", "new"), starts, strict=True):
+        parts[0].set("address", name)
+    for name, parts in zip(("old", "new"), starts, strict=True):
+        assert [part.get("address") for part in parts] == [name.encode()] * 3
+    monkeypatch.setattr(_ranks, "_TIMEOUT", timedelta(seconds=0.1))
+    with pytest.raises(TimeoutError, match=r"of 3 processes, those with rank \[1, 2\] did not come"):
+        _ranks._of_this_start(store, 0, 3)
 
 
 WORDS = ["data.train=400", "data.validation=40", "data.test=40", "train.epochs=12", "train.batch_size=16"]

@@ -31,6 +31,8 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "folder": folder,
 }
 
+BY_PATH = ("folder",)  # these have no place of their own
+
 
 def load(name: str, **options: object) -> Dataset:
     """Load a data set by name; the options are those of its function.
@@ -68,7 +70,7 @@ def home() -> Path:
 
 def _default_root(name: str) -> Path:
     root = home() / name
-    if name == "folder":
+    if name in BY_PATH:
         raise wrong("data.root", "given: --set data.root=FOLDER", "nothing")
     if not root.exists():
         raise wrong(
@@ -78,6 +80,7 @@ def _default_root(name: str) -> Path:
 
 
 __all__ = [
+    "BY_PATH",
     "DATASETS",
     "AnySplit",
     "Dataset",

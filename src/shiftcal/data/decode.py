@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from shiftcal._checks import wrong
-from shiftcal.data.images import Fit, try_image
+from shiftcal.data.images import Fit, check_unreadable, name_unreadable, try_image
 from shiftcal.records import cores
 
 _MOST_WORKERS = 16
@@ -59,10 +58,8 @@ class Decoder:
         if place in self._failures:
             return
         self._failures[place] = failure
-        if len(self._failures) >= len(self.files) / 100:
-            found = "; ".join(list(self._failures.values())[:5])
-            raise wrong("images", "readable but for one in a hundred", found)
-        warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=2)
+        check_unreadable(list(self._failures.values()), len(self.files))
+        name_unreadable(failure)
 
 
 def default_workers() -> int:

@@ -135,8 +135,7 @@ def read_images(
             if isinstance(image, str):
                 failures.append(image)
                 readable[place] = False
-                if len(failures) >= len(files) / 100:
-                    raise wrong("images", "readable but for one in a hundred", "; ".join(failures[:5]))
+                check_unreadable(failures, len(files))
                 continue
             if images is None:
                 images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
@@ -147,8 +146,19 @@ def read_images(
     if images is None:
         raise wrong("images", "at least one", "none")
     for failure in failures:
-        warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=2)
+        name_unreadable(failure)
     return images[readable], readable
+
+
+def check_unreadable(failures: Sequence[str], count: int) -> None:
+    """Raise unless fewer than one in a hundred of so many files could not be read."""
+    if len(failures) >= count / 100:
+        raise wrong("images", "readable but for one in a hundred", "; ".join(failures[:5]))
+
+
+def name_unreadable(failure: str) -> None:
+    """Name an image that is left out."""
+    warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=3)
 
 
 def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:

@@ -10,7 +10,6 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.data.download import REMOTES, download, unpack
 
 EMBEDDED = ("shapes",)
-BY_PATH = ("folder",)
 _LAYOUTS = {
     "cifar10": "cifar-10-batches-py, or train/ and test/ with a folder for each class",
     "cifar100": "cifar-100-python, or train/ and test/ with a folder for each class",
@@ -32,7 +31,7 @@ def prepare(name: str, source: Path | None = None, *, progress: bool = True) -> 
     """
     if name not in data.DATASETS:
         raise unknown("name", name, data.DATASETS)
-    if name in EMBEDDED + BY_PATH:
+    if name in EMBEDDED + data.BY_PATH:
         raise wrong("name", f"one of {', '.join(_LAYOUTS)}, which are looked for by name", name)
     root = data.home() / name
     if source is not None and root.exists():
@@ -62,7 +61,7 @@ def state(name: str) -> str:
     """Tell in a few words where a data set is or how to get it."""
     if name in EMBEDDED:
         return "embedded"
-    if name in BY_PATH:
+    if name in data.BY_PATH:
         return "any folder of images: --set data.root=FOLDER"
     root = data.home() / name
     if root.exists():

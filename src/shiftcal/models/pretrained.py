@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from shiftcal._checks import unknown, wrong
+from shiftcal._checks import did_you_mean, wrong
 from shiftcal.models.weights import read_weights, without_wrapper
 
 # Ours -> timm's. The convolutional ones are torchvision's weights, which the WILDS protocols start from.
@@ -35,8 +35,8 @@ def check_timm(name: str) -> None:
     except RuntimeError:  # a tag, after the dot, that the model does not have
         known = False
     if not known:
-        hint = str(unknown("model", name, [PREFIX + known for known in timm.list_models()])).rpartition("`.")[2]
-        raise ValueError(f"{wrong('model', 'a model that timm has', repr(name))}{hint}")  # without a thousand names
+        hint = did_you_mean(name, [PREFIX + model for model in timm.list_models()])  # there are a thousand
+        raise ValueError(f"{wrong('model', 'a model that timm has', repr(name))}{hint}")
 
 
 def build_timm(name: str, num_classes: int, weights: str | None) -> nn.Module:

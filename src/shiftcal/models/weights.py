@@ -44,13 +44,8 @@ def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -
 
     With `new_head`, the name of a layer, that layer keeps the model's weights if those in the file have another shape.
     """
-    put_weights(read_weights(path), model, path, new_head=new_head)
-
-
-def put_weights(tensors: dict[str, Tensor], model: nn.Module, path: Path, *, new_head: str | None = None) -> None:
-    """Put a state dict into a model, see `load_weights`."""
     own = model.state_dict()
-    tensors = without_wrapper(tensors, own)
+    tensors = without_wrapper(read_weights(path), own)
     if new_head is not None:
         names = [f"{new_head}.{kind}" for kind in ("weight", "bias")]
         if any(name in tensors and name in own and tensors[name].shape != own[name].shape for name in names):

@@ -52,13 +52,12 @@ def rows_of(inputs: Inputs, start: int, end: int, taken: int) -> tuple[Inputs, i
     """
     if _ranks.world() == 1 and end - start == len(inputs.targets):
         return inputs, taken
-    mine = _ranks.rows(end - start)
-    here = mine.stop - mine.start
-    first = taken if inputs.local else start + mine.start
-    stored = here_of(inputs)
-    views = inputs.images.view(-1, stored, *inputs.images.shape[1:])[:, first : first + here]
-    if here == 0:  # more processes than rows: one image goes through for nothing, so that all take the same steps
-        views = inputs.images.view(-1, stored, *inputs.images.shape[1:])[:, :1]
+    here = _ranks.share(end - start)
+    first = taken if inputs.local else start + _ranks.rows(end - start).start
+    # More processes than rows: one image goes through for nothing, so that all take the same steps.
+    chosen = slice(first, first + here) if here else slice(1)
+    stored = max(_ranks.share(len(inputs.targets)), 1) if inputs.local else len(inputs.targets)
+    views = inputs.images.view(-1, stored, *inputs.images.shape[1:])[:, chosen]
     partners = inputs.partners[start:end] if inputs.partners is not None else None
     part = Inputs(
         views.flatten(0, 1), inputs.targets[start:end], inputs.filtered[start:end], partners, inputs.share, local=True
@@ -66,22 +65,13 @@ def rows_of(inputs: Inputs, start: int, end: int, taken: int) -> tuple[Inputs, i
     return part, taken + here
 
 
-def here_of(inputs: Inputs) -> int:
-    """Count the images of a batch, without the views of each, that this process has."""
-    count = len(inputs.targets)
-    if not inputs.local or _ranks.world() == 1:
-        return count
-    mine = _ranks.rows(count)
-    return max(int(mine.stop - mine.start), 1)
-
-
 def logits_of(model: nn.Module, inputs: Inputs) -> Float[Tensor, "images classes"]:
     """Compute the logits of a batch, each process those of its images, and put them together."""
     logits: Tensor = model(inputs.images)
     if _ranks.world() == 1:
         return logits
-    count, mine = len(inputs.targets), _ranks.rows(len(inputs.targets))
-    views = logits.view(-1, max(mine.stop - mine.start, 1), logits.shape[-1])[:, : mine.stop - mine.start]
+    count, here = len(inputs.targets), _ranks.share(len(inputs.targets))
+    views = logits.view(-1, max(here, 1), logits.shape[-1])[:, :here]
     return _ranks.gather_logits(views.transpose(0, 1), count).transpose(0, 1).flatten(0, 1)
 
 

@@ -72,7 +72,7 @@ class Engine:
         """Do one step. Whole batches are captured after a few; the smaller last one of an epoch never is."""
         # Unreadable files may have left a hole in either batch.
         whole = len(mix.targets) == self.size and (original is None or len(original.targets) == self.size)
-        if not (self.cuda and self.capture and whole):
+        if not (self.capture and whole):
             self._eager(objective, mix, original, whole=whole)
             return
         key = id(objective)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftcal import methods
-from shiftcal._checks import unknown, wrong
+from shiftcal._checks import did_you_mean, unknown, wrong
 from shiftcal.records import CONFIG, read_object
 
 
@@ -319,13 +319,9 @@ def _build(kind: type, tree: Mapping[str, Any], prefix: str) -> Any:
     for key in tree:
         if key not in hints:
             known = [f"{prefix}{name}" for name in hints] + (_all_keys() if not prefix else [])
-            raise _unknown_key(f"{prefix}{key}", known)
+            error = wrong("key", "a key of the configuration", f"{prefix}{key}")
+            raise ValueError(f"{error}{did_you_mean(f'{prefix}{key}', known)}")
     return kind(**{key: _convert(hints[key], value, f"{prefix}{key}") for key, value in tree.items()})
-
-
-def _unknown_key(key: str, known: list[str]) -> ValueError:
-    hint = str(unknown("key", key, known)).rpartition("`.")[2]
-    return ValueError(f"{wrong('key', 'a key of the configuration', key)}{hint}")
 
 
 def _all_keys() -> list[str]:

@@ -109,9 +109,6 @@ class HeadOnly(nn.Module):
 class HeadRun(Run):
     """A classifier in training on features."""
 
-    def __init__(self, config: Config, dataset: Dataset, head: nn.Module, features: Features) -> None:
-        super().__init__(config, dataset, head, features)
-
     def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
         """Draw features instead of images."""
         return FeatureEpoch(

@@ -83,7 +83,7 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
                 if tracking:
                     tracking.log(run.history)
                 bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
-                if _ranks.world() > 1 and _ranks.any_of(interrupt.asked is not None):
+                if _ranks.any_of(interrupt.asked is not None):
                     interrupt.asked = interrupt.asked or signal.SIGTERM
                     break
         except NonFiniteError as error:
@@ -209,12 +209,13 @@ class NonFiniteError(FloatingPointError):
 def _stop_if_frozen(run: Run, mixed: MixedEpoch, epoch: int, entry: dict[str, Any]) -> None:
     good = entry.pop("good_steps")
     if good < entry.pop("steps"):
+        images = mixed.indices(run.config.step_size)[good]
         batch = {
             "method": run.config.method,
             "epoch": epoch + 1,
             "step": good + 1,
-            "indices": mixed.indices(run.config.step_size)[good].tolist(),
-            "filtered": mixed.filtered[mixed.indices(run.config.step_size)[good]].tolist(),
+            "indices": images.tolist(),
+            "filtered": mixed.filtered[images].tolist(),
         }
         raise NonFiniteError(
             f"The gradient of method '{run.config.method}' was not finite at step {good + 1} of epoch {epoch + 1}; "

@@ -12,8 +12,6 @@ from shiftcal._checks import unknown, wrong
 from shiftcal.records import write_atomically
 from shiftcal.training.config import Config
 
-TRACKERS = ("tensorboard", "wandb")
-
 
 class Tracking:
     """Tells of every epoch, in files beside the checkpoints and to the trackers that a recipe names."""
@@ -63,11 +61,10 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _make(name: str, directory: Path, config: Config) -> Any:
-    makers = {"tensorboard": _TensorBoard, "wandb": _Wandb}
-    if name not in makers:
-        raise unknown("train.track", name, TRACKERS)
+    if name not in _TRACKERS:
+        raise unknown("train.track", name, _TRACKERS)
     try:
-        return makers[name](directory, config)
+        return _TRACKERS[name](directory, config)
     except ImportError as error:
         expected = "of installed trackers (pip install 'shiftcal[tracking]')"
         raise wrong("train.track", expected, f"{name} ({error})") from None
@@ -105,3 +102,6 @@ class _Wandb:
 
     def close(self) -> None:
         self._run.finish()
+
+
+_TRACKERS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _Wandb}
