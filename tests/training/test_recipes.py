@@ -67,9 +67,8 @@ def test_two_steps(name: str, method: str, roots: dict[str, Path]) -> None:
         words += ["data.train=16", "data.validation=8", "data.test=8"]
     config = load_config(name, words)
     whole = load_dataset(config)
-    dataset = Dataset(
-        whole.name, whole.classes, whole.mean, whole.std, few(whole.train, 4), whole.validation, whole.test
-    )
+    parts = few(whole.train, 4), few(whole.validation, 4), whole.test
+    dataset = Dataset(whole.name, whole.classes, whole.mean, whole.std, *parts)
     run = train(config, dataset, progress=False)
     entry = run.history[0]
     assert torch.isfinite(torch.tensor(entry["loss"]))
