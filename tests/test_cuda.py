@@ -13,8 +13,9 @@ from shiftcal.models import build
 from shiftcal.training.batches import Inputs
 from shiftcal.training.config import load_config
 from shiftcal.training.loop import go_on, train
+from shiftcal.training.objective import Objective
 from shiftcal.training.run import Run, load_dataset
-from shiftcal.training.step import Objective, training_step
+from shiftcal.training.step import training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FGR = partial(Objective, lambda logits, mix: losses.dual_focal(logits, mix.targets, gamma=2.0), losses.soft_ece)

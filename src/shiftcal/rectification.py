@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +14,13 @@ from torch import Tensor
 from shiftcal._checks import unknown, wrong
 
 Rule = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[..., Any]
+Through = Callable[[Function], Function]  # turns a function into one that does the same, say by compiling it
+
+
+def as_it_is(function: Function) -> Function:
+    """Return the function itself."""
+    return function
 
 
 def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: float = 1e-12) -> Float[Tensor, " n"]:
@@ -243,10 +251,8 @@ def gradient_pair(main_loss: Tensor, constraint_loss: Tensor, trainable: Sequenc
     kind = torch.float32  # at least: a dot product over millions of entries would overflow in half precision
     for p in trainable:
         kind = torch.promote_types(kind, p.dtype)
-    vectors = torch.empty(2, sum(p.numel() for p in trainable), dtype=kind, device=trainable[0].device)
-    for row, parts in zip(vectors, (main_parts, constraint_parts), strict=True):
-        torch.cat(_flattened(parts, trainable, kind), out=row)
-    return GradientPair(vectors, used)
+    pieces = [piece for parts in (main_parts, constraint_parts) for piece in _flattened(parts, trainable, kind)]
+    return GradientPair(torch.cat(pieces).view(2, -1), used)
 
 
 def apply_gradients(
@@ -255,10 +261,18 @@ def apply_gradients(
     *,
     rule: str | Rule = "rectify",
     state: ConstraintMomentum | None = None,
+    through: Through = as_it_is,
 ) -> Rectification:
-    """Write into `.grad` what a rule makes of a pair of gradients, see `rectified_backward`."""
-    combine = _find_rule(rule)
-    main, constraint = pair.vectors
+    """Write into `.grad` what a rule makes of a pair of gradients, see `rectified_backward`; `through` may compile."""
+    report: Rectification
+    combined, report = through(_combined)(pair.vectors, _find_rule(rule), state)
+    for p, gradient, used in zip(trainable, _split(combined, trainable), pair.used, strict=True):
+        p.grad = gradient if used else None
+    return report
+
+
+def _combined(vectors: Tensor, combine: Rule, state: ConstraintMomentum | None) -> tuple[Tensor, Rectification]:
+    main, constraint = vectors
     squared_norm = constraint.dot(constraint)
     usable, constraint_norm = _usable(squared_norm), squared_norm.sqrt()
     if state is not None:
@@ -269,9 +283,7 @@ def apply_gradients(
     d = main.dot(constraint)
     # Millions of entries are gone through as rarely as can be: the paper's rule takes the products that are there.
     combined = _project(main, constraint, d, squared_norm, 1e-12) if combine is rectify else combine(main, constraint)
-    for p, gradient, used in zip(trainable, _split(combined, trainable), pair.used, strict=True):
-        p.grad = gradient if used else None
-    return _report(d, main.dot(main).sqrt(), squared_norm, constraint_norm)
+    return combined, _report(d, main.dot(main).sqrt(), squared_norm, constraint_norm)
 
 
 def _report(d: Tensor, main_norm: Tensor, squared_norm: Tensor, constraint_norm: Tensor) -> Rectification:
@@ -293,11 +305,11 @@ def _usable(norm: Tensor) -> Tensor:
 
 def _flattened(parts: Iterable[Tensor | None], parameters: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
     """View gradients as vectors, each in its parameter's order of memory: then nothing is transposed."""
-    pieces = [torch.zeros_like(p) if g is None else _laid_out(g, p) for g, p in zip(parts, parameters, strict=True)]
+    pieces = [torch.zeros_like(p) if g is None else laid_out(g, p) for g, p in zip(parts, parameters, strict=True)]
     return [_in_memory_order(piece).to(kind) for piece in pieces]
 
 
-def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
     """Return a gradient with the strides of its parameter, which it mostly has."""
     axes = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
     if all(own == other for own, other, size in axes if size > 1):

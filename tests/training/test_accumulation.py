@@ -11,8 +11,9 @@ from shiftcal.rectification import apply_gradients, gradient_pair, rectify
 from shiftcal.training.batches import Inputs, micro_batches
 from shiftcal.training.config import load_config
 from shiftcal.training.loop import go_on
+from shiftcal.training.objective import Objective
 from shiftcal.training.run import Run
-from shiftcal.training.step import Objective, training_step
+from shiftcal.training.step import training_step
 
 sys.path.insert(0, str(Path(__file__).parent))
 from distributed_runs import Plain

@@ -1,11 +1,20 @@
 """The engine where there is no GPU: sums, precision, and which batches go through a compiled model."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from shiftcal import data
+from shiftcal.methods import METHODS
 from shiftcal.rectification import Rectification
 from shiftcal.training import captured
+from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Autocast, Totals, in_half
 from shiftcal.training.config import Config, EngineConfig, load_config
 from shiftcal.training.loop import train
@@ -71,7 +80,55 @@ def test_half_precision_trains_and_is_recorded(dataset: data.Dataset) -> None:
     assert b.dtype == torch.float32
 
 
-def test_whole_batches_go_through_the_compiled_model(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_batches_go_through_what_is_compiled(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+
+    class Marked(captured.Compiled):
+        def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+            def marked(*arguments: Any) -> Any:
+                sizes = [len(a.targets) for a in arguments if isinstance(a, Inputs)]
+                calls.append((function.__name__, sizes[0] if sizes else 0))
+                return function(*arguments)
+
+            return marked
+
+    monkeypatch.setattr(captured, "Compiled", Marked)
+    run = train(config("engine.compile=on", "method=fgr", "train.start=0.5"), dataset, progress=False)
+    plain, both = [("gradients", 32)], [("gradients", 32), ("_combined", 0)]
+    assert calls == plain * 3 + both * 3, "100 images: three whole batches an epoch and a smaller one"
+    assert run.engine == {"precision": "fp32", "captured": False, "compiled": True}
+    calls.clear()
+    assert train(config(), dataset, progress=False).engine["compiled"] is False
+    assert train(config("engine.compile=off"), dataset, progress=False).engine["compiled"] is False
+    assert calls == []
+
+
+QUICK = ("ce", "augmix", "fgr", "fgr-shared", "fgr-ema")
+
+
+@pytest.mark.parametrize(
+    ("backend", "methods", "distance"),
+    [
+        ("aot_eager", QUICK, 1e-6),
+        pytest.param("aot_eager", sorted(METHODS.keys() - set(QUICK)), 1e-6, marks=pytest.mark.slow),
+        pytest.param("inductor", ["fgr-shared"], 1e-2, marks=pytest.mark.slow),
+    ],
+    ids=["quick", "all", "inductor"],
+)
+def test_steps_are_traced_whole_and_stay_the_same(backend: str, methods: Sequence[str], distance: float) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("compiled_runs.py")), backend, *methods]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for method, found in json.loads(done.stdout.splitlines()[-1]).items():
+        assert found["compiled"] == [False, True], f"{method}: {done.stdout}"
+        assert found["distance"] < distance, method
+        assert found["losses"][1] == pytest.approx(found["losses"][0], rel=10 * distance), method
+        assert found["conflicts"][1] == found["conflicts"][0], method
+
+
+def test_with_an_earlier_torch_the_model_alone_is_compiled(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = []
 
     class Marked(torch.nn.Module):
@@ -83,28 +140,20 @@ def test_whole_batches_go_through_the_compiled_model(dataset: data.Dataset, monk
             sizes.append(len(images))
             return self.model(images)
 
+    monkeypatch.setattr(captured, "_TRACES_GRADIENTS", "a setting that is not there")
     monkeypatch.setattr(captured, "compiled", Marked)
-    run = train(config("engine.compile=on"), dataset, progress=False)
-    assert sizes == [32] * 6, "100 images: three whole batches an epoch and a smaller one"
-    assert run.engine == {"precision": "fp32", "captured": False, "compiled": True}
-    sizes.clear()
-    assert train(config(), dataset, progress=False).engine["compiled"] is False
-    assert train(config("engine.compile=off"), dataset, progress=False).engine["compiled"] is False
-    assert sizes == []
+    assert train(config("engine.compile=on"), dataset, progress=False).engine["compiled"] is True
+    assert sizes == [32] * 6
 
 
-def test_a_model_that_cannot_be_compiled_trains_all_the_same(
+def test_steps_that_cannot_be_compiled_are_done_all_the_same(
     dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(torch.nn.Module):
-        def __init__(self, model: torch.nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, _: torch.Tensor) -> torch.Tensor:
+    class Broken(captured.Compiled):
+        def __call__(self, _: Callable[..., Any]) -> Callable[..., Any]:
             raise torch._dynamo.exc.InternalTorchDynamoError("cannot trace this\nat all")
 
-    monkeypatch.setattr(captured, "compiled", Broken)
+    monkeypatch.setattr(captured, "Compiled", Broken)
     run = train(config("engine.compile=on"), dataset)
-    assert capsys.readouterr().out.count("The model is not compiled: cannot trace this  ") == 1
+    assert capsys.readouterr().out.count("Steps are not compiled: cannot trace this  ") == 1
     assert run.engine["compiled"] is False

@@ -8,7 +8,8 @@ import torch
 from shiftcal import ConstraintMomentum, losses, rectify
 from shiftcal.augment import augmix_loss
 from shiftcal.training.batches import Inputs
-from shiftcal.training.step import Objective, count_correct, training_step
+from shiftcal.training.objective import Objective
+from shiftcal.training.step import count_correct, training_step
 
 MAIN = partial(losses.dual_focal, gamma=2.0)
 

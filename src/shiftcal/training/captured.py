@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import _ranks
+from shiftcal.rectification import Function, Through, as_it_is
 from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config, EngineConfig
-from shiftcal.training.step import Objective, StepReport, training_step
+from shiftcal.training.objective import Objective
+from shiftcal.training.step import StepReport, training_step
 
 _WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
+_TRACES_GRADIENTS = "trace_autograd_ops"  # a setting of torch.compile's, from torch 2.11 on
 _PAYS = 60_000  # steps from which on the minutes of compilation are won back
 
 
@@ -56,9 +59,13 @@ class Engine:
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
         self.capture = self.cuda and own.capture != "off" and _ranks.world() == 1
-        self.compiled: Any = None
-        if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
-            self.compiled = compiled(self.model)
+        self.compiled = own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS)
+        self._whole = self.model
+        self._through: Through = as_it_is
+        if self.compiled and _ranks.world() == 1 and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
+            self._through = Compiled()
+        elif self.compiled:
+            self._whole = compiled(self.model)
         self._graphs: dict[int, Captured] = {}
         self._seen: dict[int, int] = {}
         self._stream: Any = torch.cuda.Stream(device) if self.cuda else None
@@ -66,7 +73,7 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """Tell in which way steps were done, for a record."""
         precision = "bf16" if isinstance(self.model, Autocast) else "fp32"
-        return {"precision": precision, "captured": bool(self._graphs), "compiled": self.compiled is not None}
+        return {"precision": precision, "captured": bool(self._graphs), "compiled": self.compiled}
 
     def step(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
         """Do one step. Whole batches are captured after a few; the smaller last one of an epoch never is."""
@@ -88,13 +95,13 @@ class Engine:
         self._graphs[key].replay(mix, original)
 
     def _eager(self, objective: Objective, mix: Inputs, original: Inputs | None, *, whole: bool) -> None:
-        model = self.compiled if self.compiled is not None and whole else self.model
+        batch = self.optimizer, objective, mix, original
         try:
-            report = training_step(model, self.optimizer, objective, mix, original)
+            report = training_step(self._whole, *batch, self._through) if whole else training_step(self.model, *batch)
         except torch._dynamo.exc.TorchDynamoException as error:
-            self._say(f"The model is not compiled: {_reason(error)}")
-            self.compiled = None
-            report = training_step(self.model, self.optimizer, objective, mix, original)
+            self._say(f"Steps are not compiled: {_reason(error)}")
+            self.compiled, self._whole, self._through = False, self.model, as_it_is
+            report = training_step(self.model, *batch)
         self.totals.add(report, len(mix.targets), self.optimizer.found_inf)  # type: ignore[attr-defined]
 
     def _on_the_side(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
@@ -140,8 +147,22 @@ class Captured:
         self.graph.replay()
 
 
+class Compiled:
+    """Compiles functions with TorchInductor, each once: gradients are then one graph, with both backward passes."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Function, Function] = {}
+        setattr(torch._dynamo.config, _TRACES_GRADIENTS, True)
+
+    def __call__(self, function: Function) -> Function:
+        """Return a function compiled; it is traced and built when it is first called."""
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, fullgraph=True, dynamic=False)
+        return self._compiled[function]
+
+
 def compiled(model: nn.Module) -> Any:
-    """Compile a model with TorchInductor, so that its graph may be differentiated twice."""
+    """Compile a model alone, so that its graph may be differentiated twice: where gradients cannot be compiled."""
     import torch._functorch.config
 
     torch._functorch.config.donated_buffer = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,29 @@ from torch import Tensor
 from shiftcal import augment, losses, methods
 from shiftcal._checks import wrong
 from shiftcal.data.loader import Batch
-from shiftcal.rectification import RULES, ConstraintMomentum, add
+from shiftcal.rectification import RULES, ConstraintMomentum, Rule, add
 from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config
-from shiftcal.training.step import Objective
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a step descends: a method's row made callable. Without a constraint it is plain training.
+
+    A step goes through its batch in micro-batches of `micro_batch` images and averages their gradients; with
+    `rectify_each` a rule is applied to those of every micro-batch before.
+    """
+
+    main: Callable[[Tensor, Inputs], Tensor]
+    constraint: Callable[..., Tensor] | None = None
+    rule: Rule | str = "rectify"
+    momentum: ConstraintMomentum | None = None
+    sum_reduction: bool = False
+    clip_norm: float | None = None
+    micro_batch: int | None = None
+    rectify_each: bool = False
 
 
 def objectives(config: Config) -> tuple[Objective, Objective]:

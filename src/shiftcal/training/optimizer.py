@@ -1,12 +1,15 @@
-"""Optimisers by name, each with the flag that freezes it."""
+"""Optimisers by name, each with the flag that freezes it, and the last part of a step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from shiftcal.rectification import laid_out
 from shiftcal.training.config import TrainConfig
 
 
@@ -36,3 +39,25 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimiz
     optimizer.found_inf = torch.zeros((), device=device)
     made: torch.optim.Optimizer = optimizer
     return made
+
+
+def accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add gradients to those that are there."""
+    for p, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            p.grad = laid_out(gradient, p) if p.grad is None else p.grad.add_(gradient)
+
+
+def descend(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], scale: float = 1, clip_norm: float | None = None
+) -> Float[Tensor, ""]:
+    """Take the step along the gradients that are there, scaled and clipped; returns their norm."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if scale != 1:
+        torch._foreach_mul_(gradients, scale)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if clip_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+    optimizer.found_inf.logical_or_(~norm.isfinite())  # type: ignore[attr-defined]
+    optimizer.step()
+    return norm
