@@ -100,6 +100,14 @@ def test_bench_runs_a_grid_and_completes_what_is_missing(tmp_path: Path) -> None
     assert before == {name: (tmp_path / "grid" / name / "record.json").stat().st_mtime_ns for name in cells - {"fgr-3"}}
     table = stdout.partition("| In distribution")[2]
     assert again.partition("| In distribution")[2] == table, "the same table"
+    # Other cells join those that are there, unless something else differs.
+    more = ["bench", "demo", *OPTIONS, "--out", tmp_path / "grid", "--methods", "dfl"]
+    code, stdout, stderr = invoke(*more)
+    assert code == 0, stderr
+    assert all(f"| {method} |" in stdout for method in ("ce", "dfl", "fgr"))
+    code, _, stderr = invoke(*more[:-1], "rect-only", "--set", "train.batch_size=16")
+    assert (code, "where ce-0 has train.batch_size = 32 instead of 16" in stderr) == (2, True), stderr
+    assert not (tmp_path / "grid" / "rect-only-0").exists()
     for bad, message in ((["--seeds", "a"], "`seeds` should be whole numbers"), (["--methods", "cee"], "Did you mean")):
         code, _, stderr = invoke("bench", "demo", *OPTIONS, *bad, "--out", tmp_path / "bad")
         assert (code, message in stderr) == (2, True)
@@ -125,13 +133,15 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     code, _, stderr = invoke("finetune", weights, "--out", tmp_path / "none")
     assert code == 2
     assert "`recipe` should be given, since a file does not tell its data and model" in stderr
-    words = ["finetune", weights, "--recipe", "demo", *OPTIONS, *short, "--out", tmp_path / "file"]
+    words = ["finetune", weights, "--recipe", "demo", *OPTIONS[:6], *short, "--out", tmp_path / "file"]
     assert invoke(*words)[0] == 0
     other = json.loads((tmp_path / "file" / "record.json").read_text())
     assert other["evaluation"]["id"] == record["evaluation"]["id"]
     words = ["finetune", tmp_path / "ce", *short, "--set", "method=rect-only", "--out", tmp_path / "other"]
     assert invoke(*words)[0] == 0
     assert json.loads((tmp_path / "other" / "record.json").read_text())["method"] == "rect-only-finetuned"
+    code, _, stderr = invoke("finetune", tmp_path / "ce", "--set", "train.epochs=2", "--out", tmp_path / "none")
+    assert (code, "should be finetune.epochs where the classifier alone is trained" in stderr) == (2, True)
     code, _, stderr = invoke("finetune", tmp_path / "missing", "--out", tmp_path / "none")
     assert (code, "CHECKPOINT` should be the directory of a run, or a file" in stderr) == (2, True)
 
@@ -173,9 +183,19 @@ def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     words = ["train", "demo", *options, "--holdout", "c", "--weights", weights, "--out", tmp_path / "two"]
     assert invoke(*words)[0] == 0
     assert json.loads((tmp_path / "two" / "config.json").read_text())["train"]["weights"] == str(weights)
-    words = ["finetune", weights, "--recipe", "demo", *options, "--set", "finetune.epochs=1", "--holdout", "c"]
+    options = [word.replace("train.epochs", "finetune.epochs") for word in options]
+    words = ["finetune", weights, "--recipe", "demo", *options, "--holdout", "c"]
     assert invoke(*words, "--out", tmp_path / "tuned")[0] == 0
     assert json.loads((tmp_path / "tuned" / "config.json").read_text())["data"]["holdout"] == "c"
+    (tmp_path / "domains").rename(tmp_path / "moved")
+    code, _, stderr = invoke("eval", tmp_path / "one")
+    assert (code, "--data FOLDER says where it is now" in stderr) == (2, True)
+    code, _, stderr = invoke("eval", tmp_path / "one", "--data", tmp_path / "moved")
+    assert code == 0, stderr
+    again = json.loads((tmp_path / "one" / "record.json").read_text())
+    assert again["evaluation"]["id"] == pytest.approx(record["evaluation"]["id"], abs=1e-6)
+    assert again["config"] == record["config"]
+    (tmp_path / "moved").rename(tmp_path / "domains")
     code, _, stderr = invoke("train", "demo", *options, "--holdout", "d", "--out", tmp_path / "three")
     assert (code, "`data.holdout` should be one of a b, c" in stderr) == (2, True)
 
@@ -243,7 +263,8 @@ def test_demo_does_not_mix_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path)
     assert (code, stdout) == (2, "")
-    assert "`out` should be new, or hold nothing but ce, fgr and their report. Found" in stderr
+    assert "`out` should be new, or hold nothing but these runs and their report. Found" in stderr
+    assert "with thesis.tex" in stderr
     (tmp_path / "thesis.tex").unlink()
     (tmp_path / "fgr").mkdir()
     (tmp_path / "fgr" / "config.json").write_text('{"method": "dfl"}')
@@ -317,6 +338,21 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, cod
     assert "--set train.epochs=200 " in stderr
     assert f"--out {out} --resume" in stderr
     assert stderr.count("\n") == 1
+
+
+def test_warnings_are_for_the_user(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume")
+    assert f"There is nothing to continue in {out}: the run starts from the beginning." in first.stdout
+    (out / "record.json").unlink()
+    weights = max(out.glob("checkpoints/epoch-*")) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    again = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.startswith("Warning: ")
+    assert "The one before is taken." in again.stderr
+    assert again.stderr.count("\n") == 1
+    assert "nothing to continue" not in again.stdout
 
 
 def test_a_run_that_blows_up_is_one_line(tmp_path: Path) -> None:

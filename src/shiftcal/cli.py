@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,8 @@ def train(
         from shiftcal.report.table import print_table
         from shiftcal.training.config import load_config
 
+        if resume and not out.exists():
+            typer.echo(f"There is nothing to continue in {out}: the run starts from the beginning.")
         record = complete(load_config(recipe, set_), out, resume=resume or _restarted())
         print_table([record])
         typer.echo(f"Record: {out / 'record.json'}")
@@ -124,6 +127,7 @@ def finetune(
             raise wrong("CHECKPOINT", "the directory of a run, or a file with weights", str(checkpoint))
         if recipe is None and checkpoint.is_file():
             raise wrong("recipe", "given, since a file does not tell its data and model", "nothing")
+        _refuse_training_keys(set_)
         changes = ["method=fgr", *set_, f"finetuned_from={json.dumps(str(checkpoint))}"]
         config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes)
         record = complete(config, out, resume=resume)
@@ -134,7 +138,8 @@ def finetune(
 @app.command(
     help="""Run a grid of methods and seeds by a recipe, and write the table, the figures and report.html.
 
-    Finished runs are kept and interrupted ones go on: the same command completes what is missing.
+    Finished runs are kept and interrupted ones go on: the same command completes what is missing, and one with other
+    methods or seeds adds them to the table.
 
     Example: shiftcal bench quick-cifar10 --methods ce,dfl,fgr --seeds 0,1,2 --out runs/cifar10"""
 )
@@ -151,6 +156,7 @@ def bench(
     """Run a grid; the decorator's help says how."""
     with _friendly(out):
         from shiftcal.bench.grid import complete_all
+        from shiftcal.records import load_records
         from shiftcal.report.table import markdown
         from shiftcal.training.config import load_config
 
@@ -161,7 +167,8 @@ def bench(
             (method, int(number)) for method in dict.fromkeys(_words(methods)) for number in dict.fromkeys(numbers)
         ]
         configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
-        records = complete_all(configs, out, engine)
+        complete_all(configs, out, engine)
+        records = load_records(out)  # those of earlier cells too
         _report(records, out, f"shiftcal: {recipe}")
         typer.echo("\n" + markdown(records))
 
@@ -169,6 +176,7 @@ def bench(
 @app.command("eval")
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run, or a directory of runs.")],
+    data: Annotated[Path | None, typer.Option(help="Where the data is now, if not where the run found it.")] = None,
 ) -> None:
     """Evaluate finished runs again from their weights; writes records, figures and report.html into DIR."""
     with _friendly(directory):
@@ -178,7 +186,7 @@ def evaluate(
         runs = find_runs(directory)
         for run in runs:
             check_finished(run)
-        records = [reevaluate(run) for run in runs]
+        records = [reevaluate(run, root=data) for run in runs]
         _report(records, directory, f"shiftcal: {directory.resolve().name}")
 
 
@@ -289,6 +297,16 @@ def _with_options(set_: list[str], weights: str | None, holdout: str | None) -> 
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
 
 
+def _refuse_training_keys(set_: list[str]) -> None:
+    """Raise on keys that fine-tuning has of its own: changing those of the whole training would do nothing."""
+    from shiftcal.training.config import FinetuneConfig
+
+    for item in set_:
+        section, _, key = item.partition("=")[0].strip().partition(".")
+        if section == "train" and key in FinetuneConfig.__dataclass_fields__:
+            raise wrong("set", f"finetune.{key} where the classifier alone is trained", f"train.{key}")
+
+
 def _several_processes() -> bool:
     """Tell whether this process is one of several that torchrun started."""
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -390,6 +408,13 @@ def _fail(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
+def _in_one_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    """Print what the package warns of for its user; other packages' warnings keep their place in the code."""
+    own = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parent)
+    text = f"Warning: {message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
+    sys.stderr.write(text)
+
+
 def _last_checkpoint(out: Path) -> str:
     found = sorted(out.glob("**/checkpoints/epoch-*"), key=lambda path: path.stat().st_mtime)
     return f"Last checkpoint: {found[-1]}." if found else "There is no checkpoint yet."
@@ -397,6 +422,7 @@ def _last_checkpoint(out: Path) -> str:
 
 def main() -> None:
     """Run the command line; where torchrun started several, they work together and the first one speaks."""
+    warnings.showwarning = _in_one_line  # type: ignore[assignment]
     if not _several_processes():
         app()
         return

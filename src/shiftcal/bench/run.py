@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from shiftcal.data import DATASETS
 from shiftcal.data.dataset import Dataset, FileSplit
 from shiftcal.evaluation import evaluate
 from shiftcal.training import checkpoint
-from shiftcal.training.config import Config, from_dict
+from shiftcal.training.config import Config, config_of_run, from_dict
 from shiftcal.training.finetune import check_method, finetune, load_network
 from shiftcal.training.loop import go_on
 from shiftcal.training.run import Run, adapted, load_dataset, resolve_device
@@ -152,11 +153,20 @@ def check_finished(out: Path) -> None:
         raise wrong("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
 
 
-def reevaluate(out: Path, *, progress: bool = True) -> dict[str, Any]:
-    """Evaluate a finished run's weights again and renew its record."""
+def reevaluate(out: Path, *, root: Path | None = None, progress: bool = True) -> dict[str, Any]:
+    """Evaluate a finished run's weights again and renew its record.
+
+    Args:
+        out: Directory of the run.
+        root: Where the data is, if not where the run found it.
+        progress: Show progress.
+    """
     check_finished(out)
     record = records.read_record(out / records.RECORD)
-    config = from_dict(records.read_object(out / records.CONFIG))
+    config = config_of_run(out, [] if root is None else [f"data.root={json.dumps(str(root))}"])
+    stored = config.data.root
+    if stored is not None and not Path(stored).exists():
+        raise wrong("data.root", f"there (--data FOLDER says where it is now; the run in {out} had it so)", stored)
     dataset = load_dataset(config)
     model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
     models.load_weights(out / records.WEIGHTS, model)
