@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
@@ -165,6 +165,14 @@ def gather_objects(value: Any) -> list[Any]:
     values: list[Any] = [None] * world()
     dist.all_gather_object(values, value)
     return values
+
+
+def average_statistics(model: nn.Module) -> None:
+    """Average over the ranks what each has gathered from its rows alone, such as batch-norm's running means."""
+    floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    add_up_all(floats)
+    if world() > 1 and floats:
+        torch._foreach_div_(floats, world())
 
 
 def any_of(flag: bool) -> bool:

@@ -73,6 +73,23 @@ def streamed(folder: str) -> dict[str, object]:
     }
 
 
+def statistics() -> dict[str, object]:
+    """Train with batch-norm, whose running means are averaged over the processes."""
+    words = ["method=ce", "train.epochs=1", "train.learning_rate=1e-9", "train.batch_size=50"]
+    run = Run(load_config("demo", [*SIZES, *words]), data.load("shapes", train=150, validation=37, test=45))
+    go_on(run, progress=False)
+    buffers = torch.cat([buffer.flatten() for buffer in run.model.buffers() if buffer.is_floating_point()])
+    first, *others = _ranks.gather_objects(buffers)
+    assert all(torch.equal(first, other) for other in others), "all processes have the same statistics"
+    try:
+        Run(load_config("demo", [*SIZES, "train.sync_batch_norm=true"]), run.dataset)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
+    first_layer = next(m for m in run.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    return {"mean": first_layer.running_mean.clone(), "refused": refused}
+
+
 def run_all(folder: str) -> dict[str, object]:
     results: dict[str, object] = {"streamed": streamed(folder)}
     for name in CASES:
@@ -85,6 +102,7 @@ def run_all(folder: str) -> dict[str, object]:
             "losses": [entry["loss"] for entry in run.history],
             "validation": [entry["validation"]["nll"] for entry in run.history],
         }
+    results["statistics"] = statistics()
     shifted = evaluate(run.model, run.dataset, corruptions=["contrast"], batch_size=10, progress=False)
     results["evaluation"] = [shifted["id"]["nll"], *(row["nll"] for row in shifted["shifts"])]
     return results

@@ -58,6 +58,13 @@ def test_weights_are_those_of_one_process(alone: dict[str, object], together: di
             torch.testing.assert_close(together[name]["weights"][key], expected, rtol=1e-5, atol=1e-5, msg=name)
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], rel=1e-4), name
         assert together[name]["validation"] == pytest.approx(alone[name]["validation"], rel=1e-4), name
+    # The mean over all rows is the mean of the means over equal parts of them; batches of 50 leave parts of 12 and 13.
+    mean = alone["statistics"]["mean"]
+    torch.testing.assert_close(together["statistics"]["mean"], mean, rtol=0, atol=float(0.03 * mean.abs().max()))
+    assert (
+        "`train.sync_batch_norm` should be false for several processes without GPUs"
+        in together["statistics"]["refused"]
+    )
     assert together["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-4)
 
 
@@ -126,3 +133,33 @@ def test_a_process_that_dies_is_started_again_and_the_run_ends_the_same(tmp_path
 def _a_worker_of(parent: int) -> int:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return int(children[-1])
+
+
+@pytest.mark.slow
+def test_several_processes_stop_within_an_epoch_and_go_on(tmp_path: Path) -> None:
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+    options = [*OPTIONS, "--set", "data.train=6000", "--set", "train.epochs=2", "--set", "train.batch_size=8"]
+    command = [*torchrun(2), "-m", "shiftcal", "train", "demo", *options]
+    whole = subprocess.run(
+        [*command, "--out", str(tmp_path / "whole")],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "stopped")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "stopped").glob("checkpoints/epoch-0001*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert "Stopped. Last checkpoint: " in stderr
+    assert list((tmp_path / "stopped").glob("checkpoints/epoch-0001-step-*")), "750 steps an epoch"
+    again = subprocess.run(
+        [*command, "--out", str(tmp_path / "stopped"), "--resume"],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr[-3000:]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert weights[0] == weights[1]

@@ -44,7 +44,7 @@ class TrainConfig:
     `weights` are what the model starts from, a file or "pretrained"; images become `input_size` pixels square and are
     normalised with `mean` and `std` where the recipe should overrule what the data set and the model say. A step takes
     `accumulate` batches and averages their gradients, which are rectified together or, with `rectify_per`
-    "micro_batch", one by one.
+    "micro_batch", one by one. With `sync_batch_norm` several processes share the statistics of batch-norm.
     """
 
     model: str = "small"
@@ -69,6 +69,7 @@ class TrainConfig:
     loss_reduction: str = "mean"
     start: float = 4 / 7
     augment: str = "crop_flip"
+    sync_batch_norm: bool = False
     track: tuple[str, ...] = ()
 
 

@@ -28,6 +28,7 @@ from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.schedule import learning_rate
 from shiftcal.training.tracking import Tracking
 
+_ASK_EVERY = 50  # steps after which several processes ask whether one was told to stop
 _PURPOSES = ("augment", "method augment", "constraint augment")
 
 
@@ -83,8 +84,7 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
                 if tracking:
                     tracking.log(run.history)
                 bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
-                if _ranks.any_of(interrupt.asked is not None):
-                    interrupt.asked = interrupt.asked or signal.SIGTERM
+                if _stop_now(interrupt, 0):
                     break
         except NonFiniteError as error:
             if checkpoints and _ranks.rank() == 0:
@@ -158,10 +158,11 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
         bar.advance(run.step_cost(epoch))
         if bar.due() and (so_far := engine.totals.peek()):
             bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(so_far)}")
-        # Of several processes, all stop together at the end of an epoch.
-        if interrupt.asked is not None and index + 1 < run.steps_per_epoch and _ranks.world() == 1:
+        if index + 1 < run.steps_per_epoch and _stop_now(interrupt, index + 1):
+            _ranks.average_statistics(run.model)
             run.pause(index + 1, generators, engine.totals, time.perf_counter() - started)
             return None
+    _ranks.average_statistics(run.model)
     seconds = time.perf_counter() - started + run.within.get("seconds", 0.0)
     entry = {
         "epoch": epoch + 1,
@@ -178,6 +179,16 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
     run.history.append(entry)
     run.epochs_done, run.within = run.epochs_done + 1, {}
     return entry
+
+
+def _stop_now(interrupt: Interrupt, step: int) -> bool:
+    """Tell whether to stop: several processes ask one another now and then, and stop together."""
+    if _ranks.world() == 1:
+        return interrupt.asked is not None
+    if step % _ASK_EVERY or not _ranks.any_of(interrupt.asked is not None):
+        return False
+    interrupt.asked = interrupt.asked or signal.SIGTERM
+    return True
 
 
 def memory_in_use(device: torch.device) -> int:

@@ -43,6 +43,8 @@ class Run:
             self.model = model or models.build(config.train.model, len(dataset.classes), config.train.weights)
         self.dataset = adapted(dataset, config, self.model)
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if config.train.sync_batch_norm and _ranks.world() > 1:
+            self.model = synchronised(self.model, self.device)
         self.optimizer = make_optimizer(config.train, self.model)
         self.plain, self.full = objectives(config)
         self.epochs_done = 0
@@ -154,6 +156,14 @@ class Run:
             mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
             self.full.momentum.load_state_dict(mean)
         self.epochs_done, self.within, self.history = state["epochs"], state["within"], history
+
+
+def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
+    """Let batch-norm use the statistics of all processes' rows, which torch can do on GPUs alone."""
+    if device.type != "cuda":
+        raise wrong("train.sync_batch_norm", "false for several processes without GPUs", True)
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted
 
 
 def resolve_device(name: str) -> str:
