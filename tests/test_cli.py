@@ -108,6 +108,13 @@ def test_bench_runs_a_grid_and_completes_what_is_missing(tmp_path: Path) -> None
     code, _, stderr = invoke(*more[:-1], "rect-only", "--set", "train.batch_size=16")
     assert (code, "where ce-0 has train.batch_size = 32 instead of 16" in stderr) == (2, True), stderr
     assert not (tmp_path / "grid" / "rect-only-0").exists()
+    (tmp_path / "grid" / "dfl-0").rename(tmp_path / "grid" / "copy")
+    code, _, stderr = invoke(*more)
+    assert (code, "where copy has dfl with seed 0" in stderr) == (2, True), stderr
+    (tmp_path / "grid" / "copy" / "config.json").write_text('{"architectures": []}')
+    code, _, stderr = invoke(*more)
+    assert (code, "with copy: " in stderr) == (2, True), stderr
+    assert invoke(*more[:-1], ",")[0] == 2
     for bad, message in ((["--seeds", "a"], "`seeds` should be whole numbers"), (["--methods", "cee"], "Did you mean")):
         code, _, stderr = invoke("bench", "demo", *OPTIONS, *bad, "--out", tmp_path / "bad")
         assert (code, message in stderr) == (2, True)
@@ -140,8 +147,13 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     words = ["finetune", tmp_path / "ce", *short, "--set", "method=rect-only", "--out", tmp_path / "other"]
     assert invoke(*words)[0] == 0
     assert json.loads((tmp_path / "other" / "record.json").read_text())["method"] == "rect-only-finetuned"
-    code, _, stderr = invoke("finetune", tmp_path / "ce", "--set", "train.epochs=2", "--out", tmp_path / "none")
-    assert (code, "should be finetune.epochs where the classifier alone is trained" in stderr) == (2, True)
+    for word, said in (
+        ("train.epochs=2", "finetune.epochs, which counts where the classifier alone is trained"),
+        ("gamma.fgr=1", "finetune.gamma, which counts"),
+        ("train.schedule=constant", "without train.schedule, which is cosine where the classifier alone is trained"),
+    ):
+        code, _, stderr = invoke("finetune", tmp_path / "ce", "--set", word, "--out", tmp_path / "none")
+        assert (code, said in stderr) == (2, True), stderr
     code, _, stderr = invoke("finetune", tmp_path / "missing", "--out", tmp_path / "none")
     assert (code, "CHECKPOINT` should be the directory of a run, or a file" in stderr) == (2, True)
 
@@ -190,6 +202,8 @@ def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     (tmp_path / "domains").rename(tmp_path / "moved")
     code, _, stderr = invoke("eval", tmp_path / "one")
     assert (code, "--data FOLDER says where it is now" in stderr) == (2, True)
+    code, _, stderr = invoke("eval", tmp_path / "one", "--data", tmp_path / "typo")
+    assert (code, "`data.root` should be a folder that exists" in stderr) == (2, True)
     code, _, stderr = invoke("eval", tmp_path / "one", "--data", tmp_path / "moved")
     assert code == 0, stderr
     again = json.loads((tmp_path / "one" / "record.json").read_text())

@@ -1,6 +1,9 @@
 """What must hold on a GPU. Skipped where there is none."""
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,6 +176,31 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.Capt
 
 def test_half_precision_and_compilation_train_too() -> None:
     sizes = ["data.train=1000", "data.validation=100", "data.test=100", "train.epochs=6", "device=cuda"]
-    history = train(load_config("demo", ["method=fgr-shared", "engine.compile=on", *sizes]), progress=False).history
+    run = train(load_config("demo", ["method=fgr-shared", "engine.compile=on", *sizes]), progress=False)
+    history = run.history
+    assert run.engine == {"precision": "bf16", "captured": True, "compiled": True}
     assert history[-1]["loss"] < history[0]["loss"]
     assert all("conflict_rate" in entry for entry in history if entry["active"])
+
+
+@pytest.mark.parametrize("method", ["fgr", "fgr+augmix"])
+def test_deterministic_runs_are_the_same(method: str, tmp_path: Path) -> None:
+    # Processes of their own: cuBLAS wants to be told before it starts.
+    sizes = ["data.train=700", "data.validation=40", "data.test=40", "train.epochs=3", "train.start=0.5"]
+    words = [word for item in (f"method={method}", "device=cuda", *sizes) for word in ("--set", item)]
+    for name in ("one", "two"):
+        command = [
+            sys.executable,
+            "-m",
+            "shiftcal",
+            "train",
+            "demo",
+            *words,
+            "--deterministic",
+            "--out",
+            tmp_path / name,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two

@@ -17,35 +17,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 _TIMEOUT = timedelta(minutes=10)
+_hosts: Any = None  # where processes talk without their GPUs; None: as they do about everything
 
 
 def join() -> None:
     """Join the other processes; each takes a GPU of its own where there are any."""
+    global _hosts
+    from torch.distributed.rendezvous import rendezvous
+
     if dist.is_initialized():
         return
-    if torch.cuda.is_available():
+    cuda = torch.cuda.is_available()
+    if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store, number, count = next(rendezvous("env://", timeout=_TIMEOUT))
     dist.init_process_group(
-        "nccl" if torch.cuda.is_available() else "gloo",
+        "nccl" if cuda else "gloo",
         store=_of_this_start(store, number, count),
         rank=number,
         world_size=count,
         timeout=_TIMEOUT,
     )
+    _hosts = dist.new_group(backend="gloo", timeout=_TIMEOUT) if cuda else None
 
 
-def _of_this_start(store: Store, number: int, count: int) -> Store:
+def _of_this_start(store: Any, number: int, count: int) -> Any:
     """Find a part of the store that no earlier start of the processes has written to.
 
     When torchrun starts processes again after one died, the store still has the addresses of the dead, and whoever
     reads them before they are overwritten waits for a process that is no more. So every process greets the first with
     a word of its own, and the first answers each word it sees, also those of the dead, with the name of the new part.
     """
+    from torch.distributed.distributed_c10d import PrefixStore
+
     if number > 0:
         greeting = uuid.uuid4().hex
         store.set(f"greeting/{number}", greeting)
@@ -67,8 +73,10 @@ def _of_this_start(store: Store, number: int, count: int) -> Store:
 
 def leave() -> None:
     """Leave the other processes."""
+    global _hosts
     if dist.is_initialized():
         dist.destroy_process_group()
+    _hosts = None
 
 
 def world() -> int:
@@ -84,7 +92,7 @@ def rank() -> int:
 def barrier() -> None:
     """Wait for all."""
     if world() > 1:
-        dist.barrier()
+        dist.barrier(_hosts)
 
 
 def sizes(count: int) -> list[int]:
@@ -163,18 +171,14 @@ def gather_objects(value: Any) -> list[Any]:
     if world() == 1:
         return [value]
     values: list[Any] = [None] * world()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, _hosts)
     return values
 
 
 def average_statistics(model: nn.Module) -> None:
-    """Average over the ranks what each has gathered from its rows alone, such as batch-norm's running means."""
-    floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-    add_up_all(floats)
-    if world() > 1 and floats:
-        torch._foreach_div_(floats, world())
-
-
-def any_of(flag: bool) -> bool:
-    """Tell whether a flag is raised on some rank."""
-    return any(gather_objects(flag))
+    """Average over the ranks the running means of batch-norm, which each has gathered from its rows alone."""
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    means = [t for layer in layers for t in (layer.running_mean, layer.running_var) if t is not None]
+    if world() > 1 and means:
+        torch._foreach_div_(means, world())
+        add_up_all(means)

@@ -122,12 +122,13 @@ def finetune(
         from shiftcal.bench.run import complete
         from shiftcal.report.table import before_and_after, print_table
         from shiftcal.training.config import config_of_run, load_config
+        from shiftcal.training.finetune import check_keys
 
         if not checkpoint.exists():
             raise wrong("CHECKPOINT", "the directory of a run, or a file with weights", str(checkpoint))
         if recipe is None and checkpoint.is_file():
             raise wrong("recipe", "given, since a file does not tell its data and model", "nothing")
-        _refuse_training_keys(set_)
+        check_keys(set_)
         changes = ["method=fgr", *set_, f"finetuned_from={json.dumps(str(checkpoint))}"]
         config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes)
         record = complete(config, out, resume=resume)
@@ -297,16 +298,6 @@ def _with_options(set_: list[str], weights: str | None, holdout: str | None) -> 
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
 
 
-def _refuse_training_keys(set_: list[str]) -> None:
-    """Raise on keys that fine-tuning has of its own: changing those of the whole training would do nothing."""
-    from shiftcal.training.config import FinetuneConfig
-
-    for item in set_:
-        section, _, key = item.partition("=")[0].strip().partition(".")
-        if section == "train" and key in FinetuneConfig.__dataclass_fields__:
-            raise wrong("set", f"finetune.{key} where the classifier alone is trained", f"train.{key}")
-
-
 def _several_processes() -> bool:
     """Tell whether this process is one of several that torchrun started."""
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -349,6 +340,8 @@ def _preview(source: Any, path: Path, names: Sequence[str], constants: str, seed
 
 
 def _report(records: list[dict[str, Any]], out: Path, title: str) -> None:
+    if _several_processes() and int(os.environ["RANK"]) > 0:
+        return
     from shiftcal.report.page import write_report
     from shiftcal.report.table import before_and_after, print_table
 
@@ -428,7 +421,11 @@ def main() -> None:
         return
     from shiftcal import _ranks
 
-    _ranks.join()
+    try:
+        _ranks.join()
+    except (RuntimeError, TimeoutError) as error:
+        print(f"The other processes could not be reached: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     with contextlib.ExitStack() as stack:
         stack.callback(_ranks.leave)
         if _ranks.rank() > 0:

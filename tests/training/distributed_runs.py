@@ -1,6 +1,7 @@
 """What tests start with torchrun: train short runs and leave their weights. Also run alone, for the comparison."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -56,6 +57,13 @@ def make(num_classes: int) -> Plain:
     """Build the model by name, for the command line."""
     assert num_classes == 8
     return Plain()
+
+
+def make_dropping(num_classes: int) -> torch.nn.Module:
+    """Build a model with dropout, which draws as many numbers as there are rows, and which takes its time."""
+    model = torch.nn.Sequential(make(num_classes), torch.nn.Dropout(0.2))
+    model.register_forward_pre_hook(lambda model, _: time.sleep(0.015) if model.training else None)
+    return model
 
 
 def streamed(folder: str) -> dict[str, object]:

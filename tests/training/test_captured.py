@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -80,10 +80,24 @@ def test_half_precision_trains_and_is_recorded(dataset: data.Dataset) -> None:
     assert b.dtype == torch.float32
 
 
+class Marked(torch.nn.Module):
+    """Stands for the compiled model and remembers the sizes of its batches."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(images))
+        return self.model(images)
+
+
 def test_whole_batches_go_through_what_is_compiled(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int]] = []
 
-    class Marked(captured.Compiled):
+    class Remembers(captured.Compiled):
         def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
             def marked(*arguments: Any) -> Any:
                 sizes = [len(a.targets) for a in arguments if isinstance(a, Inputs)]
@@ -92,7 +106,8 @@ def test_whole_batches_go_through_what_is_compiled(dataset: data.Dataset, monkey
 
             return marked
 
-    monkeypatch.setattr(captured, "Compiled", Marked)
+    monkeypatch.setattr(captured, "Compiled", Remembers)
+    monkeypatch.setattr(captured, "compiled", Marked)
     run = train(config("engine.compile=on", "method=fgr", "train.start=0.5"), dataset, progress=False)
     plain, both = [("gradients", 32)], [("gradients", 32), ("_combined", 0)]
     assert calls == plain * 3 + both * 3, "100 images: three whole batches an epoch and a smaller one"
@@ -129,31 +144,38 @@ def test_steps_are_traced_whole_and_stay_the_same(backend: str, methods: Sequenc
 def test_with_an_earlier_torch_the_model_alone_is_compiled(
     dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = []
-
-    class Marked(torch.nn.Module):
-        def __init__(self, model: torch.nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            sizes.append(len(images))
-            return self.model(images)
-
     monkeypatch.setattr(captured, "_TRACES_GRADIENTS", "a setting that is not there")
     monkeypatch.setattr(captured, "compiled", Marked)
+    Marked.sizes.clear()
     assert train(config("engine.compile=on"), dataset, progress=False).engine["compiled"] is True
-    assert sizes == [32] * 6
+    assert Marked.sizes == [32] * 6
 
 
+@pytest.mark.parametrize(
+    "kind", [torch._dynamo.exc.InternalTorchDynamoError, torch._dynamo.exc.FailOnRecompileLimitHit]
+)
 def test_steps_that_cannot_be_compiled_are_done_all_the_same(
-    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Broken(captured.Compiled):
         def __call__(self, _: Callable[..., Any]) -> Callable[..., Any]:
-            raise torch._dynamo.exc.InternalTorchDynamoError("cannot trace this\nat all")
+            raise kind("cannot trace this\nat all")
+
+    class BrokenModel(Marked):
+        def forward(self, _: torch.Tensor) -> torch.Tensor:
+            raise kind("nor that")
 
     monkeypatch.setattr(captured, "Compiled", Broken)
+    monkeypatch.setattr(captured, "compiled", Marked)
+    Marked.sizes.clear()
     run = train(config("engine.compile=on"), dataset)
-    assert capsys.readouterr().out.count("Steps are not compiled: cannot trace this  ") == 1
+    said = "Steps are not compiled as a whole, the model alone is: cannot trace this  "
+    assert capsys.readouterr().out.count(said) == 1
+    assert run.engine["compiled"] is True
+    assert Marked.sizes == [32] * 6
+    monkeypatch.setattr(captured, "compiled", BrokenModel)
+    run = train(config("engine.compile=on"), dataset)
+    out = capsys.readouterr().out
+    assert out.count(said) == 1
+    assert out.count("Steps are not compiled as a whole, nothing is: nor that") == 1
     assert run.engine["compiled"] is False

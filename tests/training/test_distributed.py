@@ -15,6 +15,7 @@ import torch
 from stand_ins import write_class_folders
 
 from shiftcal import _ranks
+from shiftcal.training.interrupt import Interrupt
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -135,10 +136,44 @@ def _a_worker_of(parent: int) -> int:
     return int(children[-1])
 
 
+def test_several_processes_ask_one_another_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], [None]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(_ranks, "world", lambda: 2)
+    slower = 2.0  # the other process takes twice as long
+    monkeypatch.setattr(_ranks, "gather_objects", lambda own: [own, (asked[0], slower * own[1])])
+    interrupt = Interrupt()
+    times = []
+    for step in range(1, 200):
+        clock[0] += 0.125 if step < 100 else 4.0
+        before = interrupt._since
+        assert not interrupt.after_step()
+        if interrupt._since != before:
+            times.append(step)
+    assert times[:5] == [1, 21, 41, 61, 81], "5 s are 20 steps of the slower one"
+    assert times[5:9] == [101, 105, 106, 107], "then every step"
+    asked[0] = signal.SIGTERM
+    clock[0] += 4.0
+    assert interrupt.after_step()
+    assert interrupt.asked == signal.SIGTERM, "all know what the other was told"
+
+
+@pytest.mark.slow
+def test_a_grid_in_several_processes(tmp_path: Path) -> None:
+    words = ["data.train=40", "data.validation=20", "data.test=20", "train.epochs=1", "train.batch_size=10"]
+    options = [word for item in (*words, "evaluation.corruptions=[]") for word in ("--set", item)]
+    command = [*torchrun(2), "-m", "shiftcal", "bench", "demo", *options, "--methods", "ce,fgr", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("| fgr |") == 2, "both tables, once"
+    assert (tmp_path / "report.html").is_file()
+
+
 @pytest.mark.slow
 def test_several_processes_stop_within_an_epoch_and_go_on(tmp_path: Path) -> None:
     environment = ENVIRONMENT | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
-    options = [*OPTIONS, "--set", "data.train=6000", "--set", "train.epochs=2", "--set", "train.batch_size=8"]
+    options = [*OPTIONS, "--set", "data.train=3000", "--set", "train.epochs=2", "--set", "train.batch_size=9"]
+    options += ["--set", "train.model=distributed_runs:make_dropping"]  # batches of 9: processes draw unequal numbers
     command = [*torchrun(2), "-m", "shiftcal", "train", "demo", *options]
     whole = subprocess.run(
         [*command, "--out", str(tmp_path / "whole")],
@@ -155,7 +190,7 @@ def test_several_processes_stop_within_an_epoch_and_go_on(tmp_path: Path) -> Non
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
     assert "Stopped. Last checkpoint: " in stderr
-    assert list((tmp_path / "stopped").glob("checkpoints/epoch-0001-step-*")), "750 steps an epoch"
+    assert list((tmp_path / "stopped").glob("checkpoints/epoch-0001-step-*")), "334 steps an epoch, ten seconds"
     again = subprocess.run(
         [*command, "--out", str(tmp_path / "stopped"), "--resume"],
         capture_output=True, text=True, check=False, timeout=300, env=environment,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shiftcal.training.config import TrainConfig
-from shiftcal.training.optimizer import make_optimizer
+from shiftcal.training.optimizer import accumulate, make_optimizer
 
 
 def model() -> torch.nn.Module:
@@ -49,3 +49,13 @@ def test_frozen_parameters_are_left_out() -> None:
     network[0].requires_grad_(False)
     groups = make_optimizer(TrainConfig(optimizer="adamw"), network).param_groups
     assert sum(len(group["params"]) for group in groups) == 4
+
+
+def test_gradients_are_added_up_and_never_shared() -> None:
+    a, b, c, unused = (torch.zeros(2, requires_grad=True) for _ in range(4))
+    gradient = torch.ones(2)
+    accumulate([a, b, unused], [gradient, gradient, None])
+    accumulate([a, c], [torch.full((2,), 2.0), torch.ones(2)])
+    torch._foreach_mul_([a.grad, b.grad, c.grad], 10.0)
+    assert [p.grad.tolist() for p in (a, b, c)] == [[30.0, 30.0], [10.0, 10.0], [10.0, 10.0]]
+    assert unused.grad is None

@@ -157,6 +157,23 @@ def test_validation_is_that_of_the_model_in_evaluation_mode(dataset: data.Datase
     assert run.history[-1]["memory"] > 10**6
 
 
+def test_checkpoints_of_an_earlier_version_go_on(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Run.state_dict
+
+    def before_the_key_came(self: Run) -> dict[str, Any]:
+        state = whole(self)
+        del state["config"]["train"]["sync_batch_norm"]
+        return state
+
+    monkeypatch.setattr(Run, "state_dict", before_the_key_came)
+    settings = config("method=ce")
+    train(settings, dataset, checkpoints=tmp_path, progress=False)
+    again = train(settings, dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert len(again.history) == settings.train.epochs
+
+
 def test_checkpoints_of_another_run_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
     train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
     with pytest.raises(ValueError, match="`checkpoints` should be a directory without checkpoints"):

@@ -24,10 +24,12 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -
     """
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
+    if not configs:
+        raise wrong("configs", "at least one run", "none")
     if out.is_dir():
         for path in sorted(out.iterdir()):
             if path.name not in configs.keys() | REPORT_FILES:
-                _check_another(path, next(iter(configs.values())))
+                _check_another(path, list(configs.values()))
     for name, config in configs.items():
         check_config(config)
         records.check(out / name, config.to_dict(), resume=True, now=partial(known_keys, config))
@@ -37,12 +39,20 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -
     return [complete(c, out / name, resume=True, dataset=datasets[c.data]) for name, c in configs.items()]
 
 
-def _check_another(path: Path, config: Config) -> None:
-    """Raise unless a path holds a run that differs from these in method and seed alone."""
+def _check_another(path: Path, configs: list[Config]) -> None:
+    """Raise unless a path holds a run that differs from these in method and seed, and in nothing else."""
     if not (path / records.CONFIG).is_file():
         raise wrong("out", "new, or hold nothing but these runs and their report", f"{path.parent}, with {path.name}")
-    theirs = known_keys(config, records.read_object(path / records.CONFIG))
-    same = {key: theirs[key] for key in ("method", "seed")}
-    if differing := records.first_difference(config.to_dict() | same, theirs):
-        expected = "new, or hold runs that differ in method and seed alone"
+    stored = records.read_object(path / records.CONFIG)
+    cell = {key: stored.get(key) for key in ("method", "seed")}
+    expected = "new, or hold runs that differ in method and seed alone"
+    if any(cell == {"method": config.method, "seed": config.seed} for config in configs):
+        raise wrong("out", expected, f"{path.parent}, where {path.name} has {cell['method']} with seed {cell['seed']}")
+    try:
+        theirs = known_keys(configs[0], stored)
+    except ValueError as error:
+        raise wrong("out", expected, f"{path.parent}, with {path.name}: {error}") from None
+    if differing := records.first_difference(configs[0].to_dict() | cell, theirs):
         raise wrong("out", expected, f"{path.parent}, where {path.name} has {differing}")
+    if (path / records.RECORD).is_file():
+        records.read_record(path / records.RECORD)  # damaged ones are found before training

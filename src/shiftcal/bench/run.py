@@ -76,6 +76,7 @@ def complete(
     }
     if _ranks.rank() == 0:
         records.write_json(out / records.RECORD, record)
+    _ranks.barrier()
     return record
 
 
@@ -164,9 +165,9 @@ def reevaluate(out: Path, *, root: Path | None = None, progress: bool = True) ->
     check_finished(out)
     record = records.read_record(out / records.RECORD)
     config = config_of_run(out, [] if root is None else [f"data.root={json.dumps(str(root))}"])
-    stored = config.data.root
-    if stored is not None and not Path(stored).exists():
-        raise wrong("data.root", f"there (--data FOLDER says where it is now; the run in {out} had it so)", stored)
+    if config.data.root is not None and not Path(config.data.root).exists():
+        said = "a folder that exists" if root else f"as {out} had it (--data FOLDER says where it is now)"
+        raise wrong("data.root", said, config.data.root)
     dataset = load_dataset(config)
     model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
     models.load_weights(out / records.WEIGHTS, model)

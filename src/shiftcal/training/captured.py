@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from shiftcal.training.step import StepReport, training_step
 
 _WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
 _TRACES_GRADIENTS = "trace_autograd_ops"  # a setting of torch.compile's, from torch 2.11 on
+_NOT_COMPILED = (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
 _PAYS = 60_000  # steps from which on the minutes of compilation are won back
 
 
@@ -59,13 +61,11 @@ class Engine:
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
         self.capture = self.cuda and own.capture != "off" and _ranks.world() == 1
-        self.compiled = own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS)
-        self._whole = self.model
-        self._through: Through = as_it_is
-        if self.compiled and _ranks.world() == 1 and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
-            self._through = Compiled()
-        elif self.compiled:
-            self._whole = compiled(self.model)
+        self._ways: list[tuple[nn.Module, Through]] = [(self.model, as_it_is)]  # the last that failed is left
+        if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
+            self._ways.append((compiled(self.model), as_it_is))
+            if _ranks.world() == 1 and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
+                self._ways.append((self.model, Compiled()))
         self._graphs: dict[int, Captured] = {}
         self._seen: dict[int, int] = {}
         self._stream: Any = torch.cuda.Stream(device) if self.cuda else None
@@ -73,7 +73,7 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """Tell in which way steps were done, for a record."""
         precision = "bf16" if isinstance(self.model, Autocast) else "fp32"
-        return {"precision": precision, "captured": bool(self._graphs), "compiled": self.compiled}
+        return {"precision": precision, "captured": bool(self._graphs), "compiled": len(self._ways) > 1}
 
     def step(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
         """Do one step. Whole batches are captured after a few; the smaller last one of an epoch never is."""
@@ -95,13 +95,15 @@ class Engine:
         self._graphs[key].replay(mix, original)
 
     def _eager(self, objective: Objective, mix: Inputs, original: Inputs | None, *, whole: bool) -> None:
-        batch = self.optimizer, objective, mix, original
+        model, through = self._ways[-1 if whole else 0]
         try:
-            report = training_step(self._whole, *batch, self._through) if whole else training_step(self.model, *batch)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            self._say(f"Steps are not compiled: {_reason(error)}")
-            self.compiled, self._whole, self._through = False, self.model, as_it_is
-            report = training_step(self.model, *batch)
+            report = training_step(model, self.optimizer, objective, mix, original, through)
+        except _NOT_COMPILED as error:
+            self._ways.pop()
+            left = "the model alone is" if len(self._ways) > 1 else "nothing is"
+            self._say(f"Steps are not compiled as a whole, {left}: {_reason(error)}")
+            self._eager(objective, mix, original, whole=whole)
+            return
         self.totals.add(report, len(mix.targets), self.optimizer.found_inf)  # type: ignore[attr-defined]
 
     def _on_the_side(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:
@@ -152,12 +154,14 @@ class Compiled:
 
     def __init__(self) -> None:
         self._compiled: dict[Function, Function] = {}
-        setattr(torch._dynamo.config, _TRACES_GRADIENTS, True)
 
     def __call__(self, function: Function) -> Function:
         """Return a function compiled; it is traced and built when it is first called."""
         if function not in self._compiled:
-            self._compiled[function] = torch.compile(function, fullgraph=True, dynamic=False)
+            # Each engine compiles a copy: torch counts how often code is compiled, and gives up after a few runs.
+            copy = FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+            traced = torch.compile(copy, fullgraph=True, dynamic=False)
+            self._compiled[function] = torch._dynamo.config.patch({_TRACES_GRADIENTS: True})(traced)
         return self._compiled[function]
 
 

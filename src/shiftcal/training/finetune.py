@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -163,26 +164,37 @@ def finetune(
     return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress), seconds
 
 
+# Keys of the whole training that do not count here: those that the section `finetune` has too, and fixed ones.
+OWN = ("epochs", "batch_size", "learning_rate", "weight_decay")
+FIXED: dict[str, Any] = {
+    "accumulate": 1,
+    "rectify_per": "batch",
+    "optimizer": "sgd",
+    "momentum": 0.9,
+    "nesterov": False,
+    "schedule": "cosine",
+    "warmup": 0.0,
+    "clip_norm": None,
+    "loss_reduction": "mean",
+    "start": 0.0,
+}
+
+
+def check_keys(overrides: Iterable[str]) -> None:
+    """Raise on overrides that would do nothing where the classifier alone is trained."""
+    twins = {f"train.{key}": f"finetune.{key}" for key in OWN} | {"gamma.fgr": "finetune.gamma"}
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if key in twins:
+            raise wrong("set", f"{twins[key]}, which counts where the classifier alone is trained", key)
+        if key.removeprefix("train.") in FIXED and key.startswith("train."):
+            value = FIXED[key.removeprefix("train.")]
+            raise wrong("set", f"without {key}, which is {value} where the classifier alone is trained", key)
+
+
 def head_config(config: Config) -> Config:
     """Return the config with which a classifier trains: the `finetune` section in place of the recipe's training."""
     own = config.finetune
-    train = dataclasses.replace(
-        config.train,
-        epochs=own.epochs,
-        batch_size=own.batch_size,
-        accumulate=1,
-        rectify_per="batch",
-        learning_rate=own.learning_rate,
-        weight_decay=own.weight_decay,
-        optimizer="sgd",
-        momentum=0.9,
-        nesterov=False,
-        schedule="cosine",
-        warmup=0.0,
-        clip_norm=None,
-        loss_reduction="mean",
-        start=0.0,
-    )
+    train = dataclasses.replace(config.train, **FIXED, **{key: getattr(own, key) for key in OWN})
     gamma = dataclasses.replace(config.gamma, fgr=own.gamma)
     engine = config.engine
     if own.views:  # one small layer

@@ -1,12 +1,20 @@
-"""Stopping politely: the first SIGINT or SIGTERM lets a run write a checkpoint, the second ends it at once."""
+"""Stopping politely: the first SIGINT or SIGTERM lets a run write a checkpoint, the second ends it at once.
+
+Several processes have to stop together. They ask one another every few seconds, since whoever started them does not
+wait long.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
+from shiftcal import _ranks
+
+_EVERY = 5.0  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -17,6 +25,7 @@ class Interrupt:
         self.asked: int | None = None
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
+        self._steps, self._wait, self._since = 0, 1, time.monotonic()
 
     def __enter__(self) -> Interrupt:
         if self._enabled:
@@ -28,8 +37,25 @@ class Interrupt:
     ) -> None:
         self._restore()
 
+    def after_step(self) -> bool:
+        """Tell whether to stop after a step; all processes call it after each, and are told the same."""
+        if _ranks.world() == 1:
+            return self.asked is not None
+        self._steps += 1
+        return self._steps >= self._wait and self.now()
+
+    def now(self) -> bool:
+        """Tell whether some process was asked to stop."""
+        pace = (time.monotonic() - self._since) / max(self._steps, 1)
+        found = _ranks.gather_objects((self.asked, pace))
+        self._steps, self._since = 0, time.monotonic()
+        self._wait = max(int(_EVERY / max(pace for _, pace in found)), 1)  # steps, by the slowest
+        self.asked = next((asked for asked, _ in found if asked is not None), None)
+        return self.asked is not None
+
     def leave(self) -> None:
         """End as the signal would have ended the process: KeyboardInterrupt, or exit status 143."""
+        _ranks.barrier()  # the first may still be writing, and would be ended with the others
         self._restore()
         if self.asked == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)

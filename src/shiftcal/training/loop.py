@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.schedule import learning_rate
 from shiftcal.training.tracking import Tracking
 
-_ASK_EVERY = 50  # steps after which several processes ask whether one was told to stop
 _PURPOSES = ("augment", "method augment", "constraint augment")
 
 
@@ -84,7 +82,7 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
                 if tracking:
                     tracking.log(run.history)
                 bar.line(f"epoch {entry['epoch']}/{config.train.epochs}  {describe(entry)}")
-                if _stop_now(interrupt, 0):
+                if interrupt.now():
                     break
         except NonFiniteError as error:
             if checkpoints and _ranks.rank() == 0:
@@ -158,7 +156,7 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
         bar.advance(run.step_cost(epoch))
         if bar.due() and (so_far := engine.totals.peek()):
             bar.show(f"epoch {epoch + 1}/{config.train.epochs}  {describe(so_far)}")
-        if index + 1 < run.steps_per_epoch and _stop_now(interrupt, index + 1):
+        if index + 1 < run.steps_per_epoch and interrupt.after_step():
             _ranks.average_statistics(run.model)
             run.pause(index + 1, generators, engine.totals, time.perf_counter() - started)
             return None
@@ -179,16 +177,6 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
     run.history.append(entry)
     run.epochs_done, run.within = run.epochs_done + 1, {}
     return entry
-
-
-def _stop_now(interrupt: Interrupt, step: int) -> bool:
-    """Tell whether to stop: several processes ask one another now and then, and stop together."""
-    if _ranks.world() == 1:
-        return interrupt.asked is not None
-    if step % _ASK_EVERY or not _ranks.any_of(interrupt.asked is not None):
-        return False
-    interrupt.asked = interrupt.asked or signal.SIGTERM
-    return True
 
 
 def memory_in_use(device: torch.device) -> int:

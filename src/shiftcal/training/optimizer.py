@@ -42,10 +42,16 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimiz
 
 
 def accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients to those that are there."""
+    """Add gradients to those that are there. Two parameters may have been given the same tensor, but not to keep."""
+    seen = set()
     for p, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            p.grad = laid_out(gradient, p) if p.grad is None else p.grad.add_(gradient)
+        if gradient is None:
+            continue
+        if p.grad is not None:
+            p.grad.add_(gradient)
+            continue
+        p.grad = laid_out(gradient.clone() if gradient.data_ptr() in seen else gradient, p)
+        seen.add(gradient.data_ptr())
 
 
 def descend(

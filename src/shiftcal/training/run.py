@@ -20,7 +20,7 @@ from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
 from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Totals
-from shiftcal.training.config import Config
+from shiftcal.training.config import Config, from_dict
 from shiftcal.training.objective import augmented, objectives
 from shiftcal.training.optimizer import make_optimizer
 
@@ -96,11 +96,14 @@ class Run:
 
     def pause(self, steps: int, generators: Mapping[str, torch.Generator], totals: Totals, seconds: float) -> None:
         """Remember all that is needed to go on in the middle of an epoch."""
-        self.within = {
-            "steps": steps,
+        states = {
             "generators": {name: generator.get_state() for name, generator in generators.items()},
             "random": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+        self.within = {
+            "steps": steps,
+            "ranks": _ranks.gather_objects(states),
             "totals": totals.state(),
             "seconds": seconds + self.within.get("seconds", 0.0),
         }
@@ -109,11 +112,12 @@ class Run:
         """Go on in the middle of an epoch, if the run was interrupted there."""
         if not self.within:
             return
+        states = self.within["ranks"][_ranks.rank() % len(self.within["ranks"])]
         for name, generator in generators.items():
-            generator.set_state(self.within["generators"][name])
-        torch.set_rng_state(self.within["random"])
-        if self.within["cuda"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(self.within["cuda"], self.device)
+            generator.set_state(states["generators"][name])
+        torch.set_rng_state(states["random"])
+        if states["cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"], self.device)
         totals.restore(self.within["totals"])
 
     def validate(self) -> dict[str, float]:
@@ -144,7 +148,8 @@ class Run:
     def load(self, path: Path) -> None:
         """Take up a checkpoint."""
         state, history = checkpoint.load(path, self.model)
-        differing = first_difference(self.config.to_dict(), state["config"])
+        stored = from_dict(state["config"]).to_dict()  # with keys that came later
+        differing = first_difference(self.config.to_dict(), stored)
         if differing:
             raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
         first = self.optimizer.param_groups[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,9 @@ from shiftcal.rectification import GradientPair, Rectification, Through, apply_g
 from shiftcal.training.batches import Inputs, count_correct, logits_of, micro_batches
 from shiftcal.training.objective import Objective
 from shiftcal.training.optimizer import accumulate, descend
+
+# Loss, right predictions, and the gradients of one loss (if they are not in `.grad` already) or of two.
+Found = tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None, GradientPair | None]
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,21 @@ def training_step(
     """Do one step of algorithm 1 on a batch of D_mix and, for an independent constraint, one of D_orig.
 
     Nothing is read back from the device. A non-finite gradient raises the optimizer's `found_inf` flag for good: from
-    then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway. `through`
-    may compile the two functions in which the work is done.
+    then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway. `through` may
+    compile the functions that do the work.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     report, pair, losses, correct = None, None, [], []
     optimizer.zero_grad(set_to_none=True)
     for part, of_original, share in micro_batches(mix, original, objective.micro_batch):
         found: Found = through(gradients)(model, objective, parameters, part, of_original, share)
-        losses.append(found.loss * share)
-        correct.append(found.correct)
-        if found.pair is None:
-            accumulate(parameters, found.main)
-        else:
-            pair = found.pair.times(share) if pair is None else pair.plus(found.pair, share)
+        loss, right, main, both = found
+        losses.append(loss * share)
+        correct.append(right)
+        if main is not None:
+            accumulate(parameters, main)
+        if both is not None:
+            pair = both.times(share) if pair is None else pair.plus(both, share)
     if pair is None:
         _ranks.add_up_all([p.grad for p in parameters if p.grad is not None])
     elif objective.rectify_each:
@@ -61,15 +64,6 @@ def training_step(
     # Rules see mean-reduced losses, since some depend on scale.
     norm = descend(optimizer, parameters, len(mix.targets) if objective.sum_reduction else 1, objective.clip_norm)
     return StepReport(torch.stack(losses).sum(), torch.stack(correct).sum(), norm, report)
-
-
-class Found(NamedTuple):
-    """What a micro-batch gives: loss, right predictions, and the gradients of one loss or of two."""
-
-    loss: Tensor
-    correct: Tensor
-    main: tuple[Tensor | None, ...]
-    pair: GradientPair | None
 
 
 def gradients(
@@ -86,8 +80,12 @@ def gradients(
     logits = logits[: len(part.targets)]  # those of the images themselves, without AugMix's views
     correct = count_correct(logits, part)
     if objective.constraint is None:  # lines 4–8: warm-up, or a method without a constraint
-        main = torch.autograd.grad(main_loss * share, parameters, allow_unused=True)
-        return Found(main_loss.detach(), correct, main, None)
+        main = None
+        if torch.compiler.is_compiling():
+            main = torch.autograd.grad(main_loss * share, parameters, allow_unused=True)
+        else:
+            (main_loss * share).backward()
+        return main_loss.detach(), correct, main, None
     if of_original is None:  # "shared": the unfiltered members of the same batch, one forward pass
         constraint_loss = objective.constraint(logits, part.targets, mask=~part.filtered)
     else:  # L_calib(θ; b_orig)
@@ -96,4 +94,4 @@ def gradients(
     if objective.rectify_each:
         _ranks.add_up(pair.vectors)
         pair = pair.combined(objective.rule)
-    return Found(main_loss.detach(), correct, (), pair)
+    return main_loss.detach(), correct, None, pair
