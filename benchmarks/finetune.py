@@ -10,22 +10,14 @@ import sys
 import time
 
 import torch
+from step import dataset
 
-from shiftcal.data import Dataset, Split
 from shiftcal.training.config import load_config
 from shiftcal.training.finetune import finetune
 from shiftcal.training.loop import go_on
 from shiftcal.training.run import Run
 
 EPOCHS = 5
-
-
-def dataset(count: int) -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    split = Split(images, torch.arange(count) % 10)
-    classes = tuple(map(str, range(10)))
-    return Dataset("noise", classes, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), split, split, split)
 
 
 def main() -> None:

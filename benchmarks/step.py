@@ -1,6 +1,8 @@
 """A training step of shiftcal's engine against an eager PyTorch loop with autocast and foreach SGD, in one run.
 
-Run on a GPU: python benchmarks/step.py [resnet50] [--no-compile]
+python benchmarks/step.py [resnet50] [--no-compile]
+
+Without a GPU batches are small, and nothing is captured or in half precision: what is left to see is compilation.
 """
 
 import sys
@@ -14,12 +16,14 @@ from shiftcal.training.captured import Engine
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.run import Run
 
-BATCH, STEPS, ROUNDS = 128, 60, 5
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+BATCH, STEPS, ROUNDS = (128, 60, 5) if CUDA else (32, 4, 5)
 
 
-def dataset() -> Dataset:
+def dataset(count: int) -> Dataset:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (64 * BATCH, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     split = Split(images, torch.arange(len(images)) % 10)
     classes = tuple(map(str, range(10)))
     return Dataset("noise", classes, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), split, split, split)
@@ -27,16 +31,16 @@ def dataset() -> Dataset:
 
 def eager(name: str, data: Dataset):
     """The peer: what people write, with the data on the device."""
-    model = models.build(name, 10).cuda().to(memory_format=torch.channels_last)
+    model = models.build(name, 10).to(DEVICE, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, foreach=True)
-    images, targets = data.train.images.cuda(), data.train.targets.cuda()
-    order = torch.randperm(len(images), device="cuda").split(BATCH)
+    images, targets = data.train.images.to(DEVICE), data.train.targets.to(DEVICE)
+    order = torch.randperm(len(images), device=DEVICE).split(BATCH)
 
     def steps() -> None:
         for index in order[:STEPS]:
             batch = data.normalise(images[index])
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=CUDA):
                 loss = torch.nn.functional.cross_entropy(model(batch), targets[index])
             loss.backward()
             optimizer.step()
@@ -53,7 +57,7 @@ def ours(name: str, data: Dataset, method: str, compile_: str):
     mixed = run.mixed_epoch(0, config.filter.ratio if run.method.filter else 0.0)
     independent = run.full.constraint is not None and run.method.constraint_batch == "independent"
     originals = mixed.original_batches(BATCH) if independent else None
-    generator = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator(DEVICE).manual_seed(0)
 
     def steps() -> None:
         for count, batch in enumerate(mixed.batches(BATCH)):
@@ -68,21 +72,31 @@ def ours(name: str, data: Dataset, method: str, compile_: str):
 
 
 def milliseconds(steps) -> float:
-    torch.cuda.synchronize()
+    wait()
     clock = time.perf_counter()
     steps()
-    torch.cuda.synchronize()
+    wait()
     return (time.perf_counter() - clock) / STEPS * 1000
 
 
+def wait() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
 def peak(make) -> tuple[object, float]:
-    torch.cuda.synchronize()
+    """Make the steps and take some; on a GPU, also tell the MiB that they took."""
+    if not CUDA:
+        steps = make()
+        steps()
+        return steps, float("nan")
+    wait()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     steps = make()
     steps()
-    torch.cuda.synchronize()
+    wait()
     return steps, (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
@@ -90,11 +104,11 @@ def main() -> None:
     name = next((word for word in sys.argv[1:] if not word.startswith("-")), "resnet50")
     kinds = ["off"] if "--no-compile" in sys.argv else ["off", "on"]
     torch.backends.cudnn.benchmark = True
-    data = dataset()
+    data = dataset(64 * BATCH)
     loops, memory = {}, {}
     loops["eager"], memory["eager"] = peak(lambda: eager(name, data))
     for kind in kinds:
-        label = "captured" if kind == "off" else "compiled"
+        label = "compiled" if kind == "on" else "captured" if CUDA else "uncompiled"
         for method in ("ce", "fgr-shared", "fgr"):
             loops[f"{label} {method}"], memory[f"{label} {method}"] = peak(
                 lambda method=method, kind=kind: ours(name, data, method, kind)
@@ -104,12 +118,13 @@ def main() -> None:
         for key, steps in loops.items():
             times[key].append(milliseconds(steps))
     best = {key: min(values) for key, values in times.items()}
-    print(f"{name}, batch {BATCH}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print(f"{name}, batch {BATCH}, {torch.cuda.get_device_name() if CUDA else DEVICE}, torch {torch.__version__}")
     for key, value in best.items():
         label = key.split()[0]
         plain = best.get(f"{label} ce")
         ratio = f"{value / plain:5.2f}x our plain step" if plain and key != f"{label} ce" else ""
-        print(f"{key:22} {value:7.2f} ms  {best['eager'] / value:5.2f}x eager  {memory[key]:7.0f} MiB  {ratio}")
+        taken = f"{memory[key]:7.0f} MiB" if CUDA else ""
+        print(f"{key:22} {value:7.2f} ms  {best['eager'] / value:5.2f}x eager  {taken}  {ratio}")
 
 
 if __name__ == "__main__":

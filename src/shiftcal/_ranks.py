@@ -121,8 +121,12 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, count: int) -> Tensor:
-        ctx.rows = rows(count)
-        return gather(local, count)
+        ctx.rows, shares = rows(count), sizes(count)
+        padded = local.new_zeros(max(shares), *local.shape[1:])
+        padded[: len(local)] = local
+        parts = [torch.empty_like(padded) for _ in shares]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, shares, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -130,30 +134,15 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_logits(local: Tensor, count: int) -> Tensor:
-    """Put together the logits of a batch of `count` rows, differentiably."""
-    if world() == 1:
-        return local
+    """Put together the logits of a batch of `count` rows, of which each rank has its own, differentiably."""
     gathered: Tensor = _Gather.apply(local, count)  # type: ignore[no-untyped-call]
     return gathered
 
 
-def gather(local: Tensor, count: int) -> Tensor:
-    """Put together the rows of a batch, of which each rank has its own."""
-    if world() == 1:
-        return local
-    shares = sizes(count)
-    padded = local.new_zeros(max(shares), *local.shape[1:])
-    padded[: len(local)] = local
-    parts = [torch.empty_like(padded) for _ in shares]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, shares, strict=True)])
-
-
-def add_up(tensor: Tensor) -> Tensor:
+def add_up(tensor: Tensor) -> None:
     """Sum a tensor over the ranks, in place."""
     if world() > 1:
         dist.all_reduce(tensor)
-    return tensor
 
 
 def add_up_all(tensors: Sequence[Tensor]) -> None:

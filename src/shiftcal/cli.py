@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -340,7 +339,7 @@ def _preview(source: Any, path: Path, names: Sequence[str], constants: str, seed
 
 
 def _report(records: list[dict[str, Any]], out: Path, title: str) -> None:
-    if _several_processes() and int(os.environ["RANK"]) > 0:
+    if _several_processes() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
     from shiftcal.report.page import write_report
     from shiftcal.report.table import before_and_after, print_table
@@ -426,8 +425,8 @@ def main() -> None:
     except (RuntimeError, TimeoutError) as error:
         print(f"The other processes could not be reached: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.callback(_ranks.leave)
         if _ranks.rank() > 0:
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+            stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         app()

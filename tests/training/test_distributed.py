@@ -158,6 +158,19 @@ def test_several_processes_ask_one_another_every_few_seconds(monkeypatch: pytest
     assert interrupt.asked == signal.SIGTERM, "all know what the other was told"
 
 
+def test_a_signal_that_comes_while_processes_ask_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt = Interrupt()
+
+    def gather(own: tuple[int | None, float]) -> list[tuple[int | None, float]]:
+        interrupt._ask(signal.SIGTERM, None)
+        return [own, own]
+
+    monkeypatch.setattr(_ranks, "gather_objects", gather)
+    assert not interrupt.now(), "the other process has not been told"
+    assert interrupt.now()
+    assert interrupt.asked == signal.SIGTERM
+
+
 @pytest.mark.slow
 def test_a_grid_in_several_processes(tmp_path: Path) -> None:
     words = ["data.train=40", "data.validation=20", "data.test=20", "train.epochs=1", "train.batch_size=10"]

@@ -35,16 +35,12 @@ class StreamedEpoch(MixedEpoch):
     def _gather_mine(self, indices: Iterable[Tensor], device: torch.device) -> Iterator[Batch]:
         """Decode of each batch the images that this process computes; their classes are those of all."""
         ahead, asked = tee(indices)
-        shares = (index[_ranks.rows(len(index))] for index in ahead)
-        mine = (share if len(share) else self._spare() for share in shares)
+        # More processes than images: one of them is decoded for nothing, so that all take the same steps.
+        mine = (index[_ranks.rows(len(index))] if _ranks.share(len(index)) else index[:1] for index in ahead)
         for index, (found, images) in zip(asked, self.split.decoder.batches(mine), strict=False):
-            if len(found) < len(index[_ranks.rows(len(index))]):
+            if len(found) < _ranks.share(len(index)):
                 raise wrong("images", "readable, all of them, where several processes train", "one that is not")
             yield self._batch(found, images, index, device, local=True)
-
-    def _spare(self) -> Tensor:
-        """Name an image for a process that has none of a batch: it takes part in the step all the same."""
-        return torch.zeros(1, dtype=torch.int64)
 
     def _batch(
         self, found: Tensor, images: Tensor, index: Tensor, device: torch.device, *, local: bool = False

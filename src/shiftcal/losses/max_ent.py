@@ -83,7 +83,6 @@ def _moment(prior: tuple[float, ...], power: int) -> float:
 _SOLVED: dict[tuple[object, ...], Tensor] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _on_device(
     prior: tuple[float, ...], constraint: Constraint, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "classes multipliers"]:
@@ -92,6 +91,10 @@ def _on_device(
     if key not in _SOLVED:
         _SOLVED[key] = torch.tensor(multipliers(prior, constraint), dtype=dtype, device=device)
     return _SOLVED[key]
+
+
+# What torch.compiler.assume_constant_result does; that loads the compiler, which takes everybody a second at import.
+_on_device._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def multipliers(prior: tuple[float, ...], constraint: Constraint) -> tuple[tuple[float, ...], ...]:

@@ -19,7 +19,6 @@ from shiftcal.training.step import StepReport, training_step
 
 _WARMUP = 3  # eager steps before a capture: kernels are chosen and the optimiser's state is made in them
 _TRACES_GRADIENTS = "trace_autograd_ops"  # a setting of torch.compile's, from torch 2.11 on
-_NOT_COMPILED = (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
 _PAYS = 60_000  # steps from which on the minutes of compilation are won back
 
 
@@ -61,7 +60,7 @@ class Engine:
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
         self.capture = self.cuda and own.capture != "off" and _ranks.world() == 1
-        self._ways: list[tuple[nn.Module, Through]] = [(self.model, as_it_is)]  # the last that failed is left
+        self._ways: list[tuple[nn.Module, Through]] = [(self.model, as_it_is)]  # the fastest last
         if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
             self._ways.append((compiled(self.model), as_it_is))
             if _ranks.world() == 1 and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
@@ -98,7 +97,9 @@ class Engine:
         model, through = self._ways[-1 if whole else 0]
         try:
             report = training_step(model, self.optimizer, objective, mix, original, through)
-        except _NOT_COMPILED as error:
+        except _compiler_errors() as error:
+            if model is self.model and through is as_it_is:
+                raise
             self._ways.pop()
             left = "the model alone is" if len(self._ways) > 1 else "nothing is"
             self._say(f"Steps are not compiled as a whole, {left}: {_reason(error)}")
@@ -171,6 +172,12 @@ def compiled(model: nn.Module) -> Any:
 
     torch._functorch.config.donated_buffer = False
     return torch.compile(model)
+
+
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    """List what compilation raises; asked for when something was raised, since torch's compiler loads in a second."""
+    known = torch._dynamo.exc
+    return known.TorchDynamoException, getattr(known, "FailOnRecompileLimitHit", known.TorchDynamoException)
 
 
 def _fields(inputs: Inputs) -> list[Tensor]:

@@ -183,12 +183,12 @@ FIXED: dict[str, Any] = {
 def check_keys(overrides: Iterable[str]) -> None:
     """Raise on overrides that would do nothing where the classifier alone is trained."""
     twins = {f"train.{key}": f"finetune.{key}" for key in OWN} | {"gamma.fgr": "finetune.gamma"}
+    fixed = {f"train.{key}": value for key, value in FIXED.items()}
     for key in (override.partition("=")[0].strip() for override in overrides):
         if key in twins:
             raise wrong("set", f"{twins[key]}, which counts where the classifier alone is trained", key)
-        if key.removeprefix("train.") in FIXED and key.startswith("train."):
-            value = FIXED[key.removeprefix("train.")]
-            raise wrong("set", f"without {key}, which is {value} where the classifier alone is trained", key)
+        if key in fixed:
+            raise wrong("set", f"without {key}, which is {fixed[key]} where the classifier alone is trained", key)
 
 
 def head_config(config: Config) -> Config:

@@ -45,13 +45,14 @@ class Interrupt:
         return self._steps >= self._wait and self.now()
 
     def now(self) -> bool:
-        """Tell whether some process was asked to stop."""
+        """Tell whether some process was asked to stop. A signal that comes while they ask is heard the next time."""
         pace = (time.monotonic() - self._since) / max(self._steps, 1)
         found = _ranks.gather_objects((self.asked, pace))
         self._steps, self._since = 0, time.monotonic()
         self._wait = max(int(_EVERY / max(pace for _, pace in found)), 1)  # steps, by the slowest
-        self.asked = next((asked for asked, _ in found if asked is not None), None)
-        return self.asked is not None
+        stop = next((asked for asked, _ in found if asked is not None), None)
+        self.asked = self.asked if stop is None else stop
+        return stop is not None
 
     def leave(self) -> None:
         """End as the signal would have ended the process: KeyboardInterrupt, or exit status 143."""
