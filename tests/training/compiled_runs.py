@@ -17,7 +17,7 @@ SIZES = ["data.train=100", "data.validation=24", "data.test=24", "train.epochs=2
 
 def compare(method: str) -> dict[str, object]:
     words = [f"method={method}", "train.start=0.5", *SIZES]
-    runs = [train(load_config("demo", [*words, f"engine.compile={word}"]), progress=False) for word in ("off", "on")]
+    runs = [train(load_config("demo", [*words, f"engine.compile={word}"])) for word in ("off", "on")]
     expected, found = (torch.cat([v.double().flatten() for v in run.model.state_dict().values()]) for run in runs)
     return {
         "compiled": [run.engine["compiled"] for run in runs],

@@ -134,6 +134,7 @@ def test_steps_are_traced_whole_and_stay_the_same(backend: str, methods: Sequenc
     command = [sys.executable, str(Path(__file__).with_name("compiled_runs.py")), backend, *methods]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "not compiled" not in done.stdout, "all of them as a whole, however many runs there were before"
     for method, found in json.loads(done.stdout.splitlines()[-1]).items():
         assert found["compiled"] == [False, True], f"{method}: {done.stdout}"
         assert found["distance"] < distance, method
