@@ -69,7 +69,7 @@ def make_dropping(num_classes: int) -> torch.nn.Module:
 def streamed(folder: str) -> dict[str, object]:
     """Decode from disk, every process its share."""
     words = ["data.name=folder", f"data.root={folder}", "data.size=32", "data.loader=stream", "data.workers=0"]
-    words += ["method=fgr", "train.augment=none", "train.batch_size=23", "train.epochs=2", "filter.ratio=0.2"]
+    words += ["method=fgr", "train.augment=none", "train.batch_size=19", "train.epochs=2", "filter.ratio=0.2"]
     settings = load_config("demo", [*words, "train.start=0.5", "evaluation.batch_size=4"])
     dataset = load_dataset(settings)
     torch.manual_seed(0)

@@ -180,3 +180,14 @@ def test_steps_that_cannot_be_compiled_are_done_all_the_same(
     assert out.count(said) == 1
     assert out.count("Steps are not compiled as a whole, nothing is: nor that") == 1
     assert run.engine["compiled"] is False
+
+
+def test_what_a_model_of_its_own_compilation_raises_is_raised(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object, __: object) -> None:
+        raise torch._dynamo.exc.InternalTorchDynamoError("compiled by its owner")
+
+    monkeypatch.setattr("shiftcal.training.captured.Autocast.forward", broken)
+    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError, match="compiled by its owner"):
+        train(config("engine.precision=bf16"), dataset, progress=False)

@@ -32,7 +32,7 @@ def torchrun(processes: int, *words: str, restarts: int = 0) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("images")
-    write_class_folders(root, 8, 15, size=(32, 32))  # 96 of them train: four batches of 23 and one of 4
+    write_class_folders(root, 8, 15, size=(32, 32))  # 96 train: the last batch, of one, is one process's
     return root
 
 
@@ -175,9 +175,11 @@ def test_a_signal_that_comes_while_processes_ask_is_not_lost(monkeypatch: pytest
 def test_a_grid_in_several_processes(tmp_path: Path) -> None:
     words = ["data.train=40", "data.validation=20", "data.test=20", "train.epochs=1", "train.batch_size=10"]
     options = [word for item in (*words, "evaluation.corruptions=[]") for word in ("--set", item)]
-    command = [*torchrun(2), "-m", "shiftcal", "bench", "demo", *options, "--methods", "ce,fgr", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for methods in ("ce", "ce,fgr"):
+        command = [*torchrun(2), "-m", "shiftcal", "bench", "demo", *options, "--methods", methods]
+        command += ["--out", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("| fgr |") == 2, "both tables, once"
     assert (tmp_path / "report.html").is_file()
 
