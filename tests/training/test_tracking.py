@@ -57,10 +57,11 @@ def test_tensorboard(dataset: data.Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # its own
 def test_wandb_offline(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     train(config('train.track=["wandb"]'), dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    wandb.teardown()  # its service closes the file after finish() has returned; the end of a process waits for it too
     runs = list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(runs) == 1
     assert b"validation_ece" in runs[0].read_bytes()
