@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 _TIMEOUT = timedelta(minutes=10)
+_BUCKET = 4 * 2**20  # bytes of gradients that travel together: measured in benchmarks/processes.py
 _hosts: Any = None  # where processes talk without their GPUs; None: as they do about everything
 
 
@@ -84,14 +86,19 @@ def world() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def several() -> bool:
+    """Tell whether there are other processes to talk to."""
+    return world() > 1
+
+
 def rank() -> int:
     """Return this process's number, from 0."""
-    return dist.get_rank() if world() > 1 else 0
+    return dist.get_rank() if several() else 0
 
 
 def barrier() -> None:
     """Wait for all."""
-    if world() > 1:
+    if several():
         dist.barrier(_hosts)
 
 
@@ -141,23 +148,81 @@ def gather_logits(local: Tensor, count: int) -> Tensor:
 
 def add_up(tensor: Tensor) -> None:
     """Sum a tensor over the ranks, in place."""
-    if world() > 1:
+    if several():
         dist.all_reduce(tensor)
+
+
+@contextmanager
+def adding_up(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Sum over the ranks the gradients that a backward pass leaves in `.grad`, the last layers' while it goes on."""
+    if not several():
+        yield
+        return
+    buckets = _Buckets(parameters)
+    hooks = [p.register_post_accumulate_grad_hook(buckets.add) for p in parameters]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    buckets.finish()
+
+
+class _Buckets:
+    """Gradients in the order in which a backward pass finds them, each bucket sent off when it is full."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._buckets: list[list[Tensor]] = []
+        room = 0
+        for p in reversed(parameters):
+            if room <= 0:
+                self._buckets.append([])
+                room = _BUCKET
+            self._buckets[-1].append(p)
+            room -= p.nbytes
+        self._missing = [{id(p) for p in bucket} for bucket in self._buckets]
+        self._of = {name: number for number, names in enumerate(self._missing) for name in names}
+        self._sent = 0
+        self._under_way: list[tuple[list[Tensor], Tensor, Any]] = []
+
+    def add(self, parameter: Tensor) -> None:
+        """Note that a gradient is there. Buckets leave in their order, which is that of every rank."""
+        self._missing[self._of[id(parameter)]].discard(id(parameter))
+        while self._sent < len(self._buckets) and not self._missing[self._sent]:
+            self._send()
+
+    def _send(self) -> None:
+        gradients = [p.grad for p in self._buckets[self._sent] if p.grad is not None]
+        self._sent += 1
+        if gradients:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            self._under_way.append((gradients, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self) -> None:
+        """Send what is left, since some parameters have no gradient, and put the sums where the gradients were."""
+        while self._sent < len(self._buckets):
+            self._send()
+        for gradients, flat, work in self._under_way:
+            work.wait()
+            _lay_out(flat, gradients)
 
 
 def add_up_all(tensors: Sequence[Tensor]) -> None:
     """Sum tensors over the ranks in place, in one reduction."""
-    if world() == 1 or not tensors:
-        return
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat)
+    if several() and tensors:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        _lay_out(flat, tensors)
+
+
+def _lay_out(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
 
 
 def gather_objects(value: Any) -> list[Any]:
     """Collect a value from every rank."""
-    if world() == 1:
+    if not several():
         return [value]
     values: list[Any] = [None] * world()
     dist.all_gather_object(values, value, _hosts)
@@ -168,6 +233,6 @@ def average_statistics(model: nn.Module) -> None:
     """Average over the ranks the running means of batch-norm, which each has gathered from its rows alone."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
     means = [t for layer in layers for t in (layer.running_mean, layer.running_var) if t is not None]
-    if world() > 1 and means:
+    if several() and means:
         torch._foreach_div_(means, world())
         add_up_all(means)

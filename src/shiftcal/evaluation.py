@@ -176,7 +176,7 @@ def predict(
                 found.append((int(index[0]), logits, part.targets))
     finally:
         model.train(training)
-    if _ranks.world() > 1:
+    if _ranks.several():
         moved = [(first, logits.cpu(), targets.cpu()) for first, logits, targets in found]
         found = sorted((part for parts in _ranks.gather_objects(moved) for part in parts), key=lambda part: part[0])
     return torch.cat([part[1] for part in found]).to(device), torch.cat([part[2] for part in found]).to(device)

@@ -89,7 +89,7 @@ def test_what_a_step_does_with_three_micro_batches(each: bool) -> None:
 def test_parts_keep_augmixs_views_together() -> None:
     images = torch.arange(18.0).view(18, 1, 1, 1).expand(-1, 3, 2, 2)  # six images and two views of each
     mix = Inputs(images, torch.arange(6), torch.zeros(6, dtype=torch.bool))
-    parts = [part.images[:, 0, 0, 0].tolist() for part, _, _ in micro_batches(mix, None, 4)]
+    parts = [part.images[:, 0, 0, 0].tolist() for part, *_ in micro_batches(mix, None, 4)]
     assert parts == [[0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15], [4, 5, 10, 11, 16, 17]]
 
 

@@ -15,6 +15,7 @@ import torch
 from stand_ins import write_class_folders
 
 from shiftcal import _ranks
+from shiftcal.bench import run as bench_run
 from shiftcal.training.interrupt import Interrupt
 
 HERE = Path(__file__).parent
@@ -67,6 +68,66 @@ def test_weights_are_those_of_one_process(alone: dict[str, object], together: di
         in together["statistics"]["refused"]
     )
     assert together["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-4)
+
+
+class Reductions:
+    """Stands in for another process with the same gradients, and notes what had a gradient when one was sent off."""
+
+    def __init__(self, watched: torch.Tensor) -> None:
+        self.watched, self.sizes, self.early, self.waited = watched, [], [], 0
+
+    def __call__(self, flat: torch.Tensor, *, async_op: bool) -> "Reductions":
+        assert async_op
+        self.sizes.append(len(flat))
+        self.early.append(self.watched.grad is None)
+        flat.mul_(2)
+        return self
+
+    def wait(self) -> None:
+        self.waited += 1
+
+
+def test_gradients_travel_while_the_backward_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [torch.nn.Linear(3, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)]
+    model, unused = torch.nn.Sequential(*layers), torch.nn.Parameter(torch.ones(7))
+    parameters = list(model.parameters())
+    images = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    expected = torch.autograd.grad(model(images).square().sum(), parameters)
+    reductions = Reductions(layers[0].weight)
+    monkeypatch.setattr(_ranks, "several", lambda: True)
+    monkeypatch.setattr(_ranks, "_BUCKET", 40)
+    monkeypatch.setattr(_ranks.dist, "all_reduce", reductions)
+    with _ranks.adding_up(parameters):
+        model(images).square().sum().backward()
+    assert reductions.sizes == [2 + 10, 5 + 20, 12]
+    assert reductions.early == [True, True, False], "the last layers' gradients leave before the first layer's is there"
+    assert reductions.waited == 3
+    for p, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(p.grad, 2 * gradient)
+    assert not layers[0].weight._post_accumulate_grad_hooks, "the next backward pass is left alone"
+    model.zero_grad()
+    with _ranks.adding_up([*parameters, unused]):
+        model(images).square().sum().backward()
+    assert reductions.sizes[3:] == [2 + 10, 5 + 20, 12]
+    assert not any(reductions.early[3:]), "all wait for a gradient that never comes, since their order is that of all"
+    assert unused.grad is None
+    torch.testing.assert_close(layers[0].weight.grad, 2 * expected[0])
+
+
+def test_a_run_goes_on_where_all_processes_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checkpoints" / "epoch-0003").mkdir(parents=True)
+    others, waited = ["epoch-0002", "epoch-0003"], []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(_ranks, "gather_objects", lambda own: [own, others.pop(0)])
+    bench_run._agree(tmp_path)
+    assert waited == [1], "another machine saw the last checkpoint late"
+    others += ["nothing"] * 30
+    seen = r"with epoch-0003 \(process 0\), nothing \(process 1\)"
+    with pytest.raises(ValueError, match=rf"`out` should be a directory that all processes see, .*{seen}"):
+        bench_run._agree(tmp_path)
+    (tmp_path / "record.json").touch()
+    others.append("record.json")
+    bench_run._agree(tmp_path)
 
 
 def test_rows_are_shared_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:

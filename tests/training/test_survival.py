@@ -101,12 +101,14 @@ def test_sigterm_ends_with_143_and_the_handlers_come_back(
 
 
 def test_a_second_signal_is_not_listened_to() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     with Interrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
         assert interrupt.asked == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_without_checkpoints_or_in_a_thread_signals_are_left_alone() -> None:

@@ -26,6 +26,8 @@ from shiftcal.training.finetune import check_method, finetune, load_network
 from shiftcal.training.loop import go_on
 from shiftcal.training.run import Run, adapted, load_dataset, resolve_device
 
+_PATIENCE = 30  # seconds
+
 
 def checkpoints_of(out: Path) -> Path:
     """Say where a run keeps its checkpoints."""
@@ -40,6 +42,7 @@ def complete(
     With `resume`, a finished run is not trained again and an interrupted one goes on from its last checkpoint.
     """
     check_config(config)
+    _agree(out)
     if (out / records.RECORD).is_file():
         records.check(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
         if progress:
@@ -78,6 +81,18 @@ def complete(
         records.write_json(out / records.RECORD, record)
     _ranks.barrier()
     return record
+
+
+def _agree(out: Path) -> None:
+    """Make sure that all processes see the same run in a directory: on another machine it may be another."""
+    for _ in range(_PATIENCE):
+        found = [*checkpoint.checkpoints(checkpoints_of(out)), *out.glob(records.RECORD)]
+        seen = _ranks.gather_objects(found[-1].name if found else "nothing")
+        if len(set(seen)) == 1:
+            return
+        time.sleep(1)  # file systems over a network show news late
+    listed = ", ".join(f"{name} (process {rank})" for rank, name in enumerate(seen))
+    raise wrong("out", "a directory that all processes see, where a run goes on", f"{out} with {listed}")
 
 
 @dataclass(frozen=True)

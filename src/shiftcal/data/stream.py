@@ -26,7 +26,7 @@ class StreamedEpoch(MixedEpoch):
 
     def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
         device = torch.device(self.split.device)
-        if _ranks.world() > 1:
+        if _ranks.several():
             yield from self._gather_mine(indices, device)
             return
         for index, images in self.split.decoder.batches(indices, pin=device.type == "cuda"):

@@ -30,8 +30,8 @@ class Inputs:
 
 def micro_batches(
     mix: Inputs, original: Inputs | None, size: int | None
-) -> Iterator[tuple[Inputs, Inputs | None, float]]:
-    """Cut a batch and that of the constraint into as many parts, each with its share of the whole."""
+) -> Iterator[tuple[Inputs, Inputs | None, float, bool]]:
+    """Cut a batch and that of the constraint into as many parts; tell each one's share, and which is the last."""
     count = len(mix.targets)
     parts = -(-count // size) if size else 1
     bounds = [min(k * size, count) for k in range(parts + 1)] if size else [0, count]
@@ -42,7 +42,7 @@ def micro_batches(
         second = None
         if original is not None:
             second, of_original = rows_of(original, others[k], others[k + 1], of_original)
-        yield first, second, (bounds[k + 1] - bounds[k]) / count
+        yield first, second, (bounds[k + 1] - bounds[k]) / count, k == parts - 1
 
 
 def rows_of(inputs: Inputs, start: int, end: int, taken: int) -> tuple[Inputs, int]:
@@ -50,7 +50,7 @@ def rows_of(inputs: Inputs, start: int, end: int, taken: int) -> tuple[Inputs, i
 
     `taken` counts the images of a local batch that earlier parts took.
     """
-    if _ranks.world() == 1 and end - start == len(inputs.targets):
+    if not _ranks.several() and end - start == len(inputs.targets):
         return inputs, taken
     here = _ranks.share(end - start)
     first = taken if inputs.local else start + _ranks.rows(end - start).start
@@ -68,7 +68,7 @@ def rows_of(inputs: Inputs, start: int, end: int, taken: int) -> tuple[Inputs, i
 def logits_of(model: nn.Module, inputs: Inputs) -> Float[Tensor, "images classes"]:
     """Compute the logits of a batch, each process those of its images, and put them together."""
     logits: Tensor = model(inputs.images)
-    if _ranks.world() == 1:
+    if not _ranks.several():
         return logits
     count, here = len(inputs.targets), _ranks.share(len(inputs.targets))
     views = logits.view(-1, max(here, 1), logits.shape[-1])[:, :here]

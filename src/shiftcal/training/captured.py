@@ -59,11 +59,11 @@ class Engine:
         own = config.engine
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
         self.optimizer, self.totals = optimizer, Totals(device)
-        self.capture = self.cuda and own.capture != "off" and _ranks.world() == 1
+        self.capture = self.cuda and own.capture != "off" and not _ranks.several()
         self._ways: list[tuple[nn.Module, Through]] = [(self.model, as_it_is)]  # the fastest last
         if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
             self._ways.append((compiled(self.model), as_it_is))
-            if _ranks.world() == 1 and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
+            if not _ranks.several() and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
                 self._ways.append((self.model, Compiled()))
         self._graphs: dict[int, Captured] = {}
         self._seen: dict[int, int] = {}

@@ -39,7 +39,7 @@ class Interrupt:
 
     def after_step(self) -> bool:
         """Tell whether to stop after a step; all processes call it after each, and are told the same."""
-        if _ranks.world() == 1:
+        if not _ranks.several():
             return self.asked is not None
         self._steps += 1
         return self._steps >= self._wait and self.now()

@@ -32,7 +32,7 @@ class Run:
         self, config: Config, dataset: Dataset, model: nn.Module | None = None, samples: Samples | None = None
     ) -> None:
         self.config, self.method = config, methods.find(config.method)
-        if _ranks.world() > 1 and config.train.accumulate > 1 and isinstance(dataset.train, FileSplit):
+        if _ranks.several() and config.train.accumulate > 1 and isinstance(dataset.train, FileSplit):
             expected = "1 where several processes decode from disk (data.loader=memory reads into memory)"
             raise wrong("train.accumulate", expected, config.train.accumulate)
         self.device = torch.device(resolve_device(config.device))
@@ -43,7 +43,7 @@ class Run:
             self.model = model or models.build(config.train.model, len(dataset.classes), config.train.weights)
         self.dataset = adapted(dataset, config, self.model)
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if config.train.sync_batch_norm and _ranks.world() > 1:
+        if config.train.sync_batch_norm and _ranks.several():
             self.model = synchronised(self.model, self.device)
         self.optimizer = make_optimizer(config.train, self.model)
         self.plain, self.full = objectives(config)

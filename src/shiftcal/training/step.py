@@ -45,8 +45,9 @@ def training_step(
     parameters = [p for p in model.parameters() if p.requires_grad]
     report, pair, losses, correct = None, None, [], []
     optimizer.zero_grad(set_to_none=True)
-    for part, of_original, share in micro_batches(mix, original, objective.micro_batch):
-        found: Found = through(gradients)(model, objective, parameters, part, of_original, share)
+    for part, of_original, share, last in micro_batches(mix, original, objective.micro_batch):
+        with _ranks.adding_up(parameters if last else ()):
+            found: Found = through(gradients)(model, objective, parameters, part, of_original, share)
         loss, right, main, both = found
         losses.append(loss * share)
         correct.append(right)
@@ -54,11 +55,9 @@ def training_step(
             accumulate(parameters, main)
         if both is not None:
             pair = both.times(share) if pair is None else pair.plus(both, share)
-    if pair is None:
-        _ranks.add_up_all([p.grad for p in parameters if p.grad is not None])
-    elif objective.rectify_each:
+    if pair is not None and objective.rectify_each:
         report = apply_gradients(pair, parameters, rule="none")
-    else:  # lines 13–23
+    elif pair is not None:  # lines 13–23
         _ranks.add_up(pair.vectors)
         report = apply_gradients(pair, parameters, rule=objective.rule, state=objective.momentum, through=through)
     # Rules see mean-reduced losses, since some depend on scale.
