@@ -27,6 +27,8 @@ _hosts: Any = None  # where processes talk without their GPUs; None: as they do 
 def join() -> None:
     """Join the other processes; each takes a GPU of its own where there are any."""
     global _hosts
+    # Loaded later, its functions have the group as their default, and its threads live on into the interpreter's end.
+    import torch.distributed.nn
     from torch.distributed.rendezvous import rendezvous
 
     if dist.is_initialized():
