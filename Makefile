@@ -48,6 +48,7 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/flsd53.py
 	$(BIN)/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/processes.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

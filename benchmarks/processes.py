@@ -8,33 +8,14 @@ python benchmarks/processes.py 1gbit       two joined by a link of that rate (Li
 import os
 import subprocess
 import sys
-import time
 
 import step
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from shiftcal import _ranks, models
-from shiftcal.data import Dataset
+from shiftcal import _ranks
 
-NAMES, ROUNDS = ("shiftcal-a", "shiftcal-b"), 5
-
-
-def data_parallel(name: str, data: Dataset):
-    """The peer: every process takes its rows, and the mean of the losses is descended."""
-    model = DistributedDataParallel(models.build(name, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, foreach=True)
-    order = torch.randperm(len(data.train.images), generator=torch.Generator().manual_seed(0)).split(step.BATCH)
-
-    def steps() -> None:
-        for index in order[: step.STEPS]:
-            here = index[_ranks.rows(len(index))]
-            batch = data.normalise(data.train.images[here])
-            optimizer.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(model(batch), data.train.targets[here]).backward()
-            optimizer.step()
-
-    return steps
+NAMES = ("shiftcal-a", "shiftcal-b")
 
 
 def with_buckets(size: int, steps):
@@ -49,26 +30,23 @@ def measure(name: str) -> None:
     torch.set_num_threads(1)
     _ranks.join()
     data = step.dataset(8 * step.BATCH)
-    plain, usual = step.ours(name, data, "ce", "off"), _ranks._BUCKET
+    plain = step.ours(name, data, "ce", "off")
     loops = {
-        "DistributedDataParallel": data_parallel(name, data),
+        "DistributedDataParallel": step.eager(name, data, step.BATCH // _ranks.world(), DistributedDataParallel),
         "after the backward pass": with_buckets(2**62, plain),
-        "while it goes on": with_buckets(usual, plain),
+        **{f"while it goes on, {size} MiB": with_buckets(size * 2**20, plain) for size in (1, 4, 10, 25)},
         "fgr-shared, one reduction": step.ours(name, data, "fgr-shared", "off"),
     }
     times: dict[str, list[float]] = {key: [] for key in loops}
-    for number in range(ROUNDS + 1):
+    for _ in range(step.ROUNDS + 1):
         for key, steps in loops.items():
             _ranks.barrier()
-            clock = time.perf_counter()
-            steps()
-            if number:  # the first is for warming up
-                times[key].append((time.perf_counter() - clock) / step.STEPS * 1000)
+            times[key].append(step.milliseconds(steps))
     if _ranks.rank() == 0:
+        best = {key: min(values[1:]) for key, values in times.items()}  # the first was for warming up
         print(f"{name}, batch {step.BATCH} in {_ranks.world()} processes of one thread, torch {torch.__version__}")
-        for key, values in times.items():
-            best = min(values)
-            print(f"{key:26} {best:7.1f} ms  {min(times['DistributedDataParallel']) / best:5.2f}x as fast as the first")
+        for key, value in best.items():
+            print(f"{key:26} {value:7.1f} ms  {best['DistributedDataParallel'] / value:5.2f}x as fast as the first")
     _ranks.leave()
 
 

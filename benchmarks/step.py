@@ -29,12 +29,12 @@ def dataset(count: int) -> Dataset:
     return Dataset("noise", classes, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), split, split, split)
 
 
-def eager(name: str, data: Dataset):
+def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: model):
     """The peer: what people write, with the data on the device."""
-    model = models.build(name, 10).to(DEVICE, memory_format=torch.channels_last)
+    model = wrap(models.build(name, 10).to(DEVICE, memory_format=torch.channels_last))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, foreach=True)
     images, targets = data.train.images.to(DEVICE), data.train.targets.to(DEVICE)
-    order = torch.randperm(len(images), device=DEVICE).split(BATCH)
+    order = torch.randperm(len(images), device=DEVICE).split(batch_size)
 
     def steps() -> None:
         for index in order[:STEPS]:

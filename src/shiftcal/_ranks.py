@@ -182,15 +182,14 @@ class _Buckets:
                 room = _BUCKET
             self._buckets[-1].append(p)
             room -= p.nbytes
-        self._missing = [{id(p) for p in bucket} for bucket in self._buckets]
-        self._of = {name: number for number, names in enumerate(self._missing) for name in names}
+        self._ready: set[int] = set()
         self._sent = 0
         self._under_way: list[tuple[list[Tensor], Tensor, Any]] = []
 
     def add(self, parameter: Tensor) -> None:
         """Note that a gradient is there. Buckets leave in their order, which is that of every rank."""
-        self._missing[self._of[id(parameter)]].discard(id(parameter))
-        while self._sent < len(self._buckets) and not self._missing[self._sent]:
+        self._ready.add(id(parameter))
+        while self._sent < len(self._buckets) and all(id(p) in self._ready for p in self._buckets[self._sent]):
             self._send()
 
     def _send(self) -> None:

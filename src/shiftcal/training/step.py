@@ -46,7 +46,7 @@ def training_step(
     report, pair, losses, correct = None, None, [], []
     optimizer.zero_grad(set_to_none=True)
     for part, of_original, share, last in micro_batches(mix, original, objective.micro_batch):
-        with _ranks.adding_up(parameters if last else ()):
+        with _ranks.adding_up(parameters if last and objective.constraint is None else ()):
             found: Found = through(gradients)(model, objective, parameters, part, of_original, share)
         loss, right, main, both = found
         losses.append(loss * share)
