@@ -54,7 +54,9 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
     five_seeds = markdown(load_records(ROOT / "results/demo/runs"))
     assert (ROOT / "results/demo/table.md").read_text(encoding="utf-8") == five_seeds
     assert five_seeds.rpartition("\n\n")[0] in (ROOT / "results/demo/README.md").read_text(encoding="utf-8")
-    quick = markdown(load_records(ROOT / "results/cifar10-quick/runs"))
-    assert quick.rpartition("\n\n")[0] in (ROOT / "results/cifar10-quick/README.md").read_text(encoding="utf-8")
+    for name in ("results/cifar10", "results/cifar10/before"):
+        quick = markdown(load_records(ROOT / name / "runs"))
+        assert (ROOT / name / "table.md").read_text(encoding="utf-8") == quick
+        assert quick.rpartition("\n\n")[0] in (ROOT / name / "README.md").read_text(encoding="utf-8")
     demo = markdown(load_records(ROOT / "results/demo/demo"))
     assert demo.rpartition("\n\n")[0] in README
