@@ -105,14 +105,17 @@ def main() -> None:
     kinds = ["off"] if "--no-compile" in sys.argv else ["off", "on"]
     torch.backends.cudnn.benchmark = True
     data = dataset(64 * BATCH)
-    loops, memory = {}, {}
-    loops["eager"], memory["eager"] = peak(lambda: eager(name, data))
+    makers = {"eager": lambda: eager(name, data)}
     for kind in kinds:
         label = "compiled" if kind == "on" else "captured" if CUDA else "uncompiled"
         for method in ("ce", "fgr-shared", "fgr"):
-            loops[f"{label} {method}"], memory[f"{label} {method}"] = peak(
-                lambda method=method, kind=kind: ours(name, data, method, kind)
-            )
+            makers[f"{label} {method}"] = lambda method=method, kind=kind: ours(name, data, method, kind)
+    loops, memory = {}, {}
+    for key, make in makers.items():
+        clock = time.perf_counter()
+        loops[key], memory[key] = peak(make)
+        built = time.perf_counter() - clock
+        print(f"{key}: built in {built:.0f} s, {milliseconds(loops[key]):.2f} ms at first", file=sys.stderr, flush=True)
     times = {key: [] for key in loops}
     for _ in range(ROUNDS):
         for key, steps in loops.items():

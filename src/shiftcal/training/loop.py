@@ -161,13 +161,14 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
             run.pause(index + 1, generators, engine.totals, time.perf_counter() - started)
             return None
     _ranks.average_statistics(run.model)
+    totals = engine.totals.read()  # waits for the device, which may be many steps behind
     seconds = time.perf_counter() - started + run.within.get("seconds", 0.0)
     entry = {
         "epoch": epoch + 1,
         "active": active,
         "filtered": int(mixed.filtered.sum()),
         "learning_rate": float(run.optimizer.param_groups[0]["lr"]),
-        **engine.totals.read(),
+        **totals,
         "seconds": seconds,
         "images_per_second": len(run.train_split) / seconds,
         "memory": memory_in_use(run.device),
