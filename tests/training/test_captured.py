@@ -94,7 +94,9 @@ class Marked(torch.nn.Module):
         return self.model(images)
 
 
-def test_whole_batches_go_through_what_is_compiled(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_batches_go_through_what_is_compiled(
+    dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[tuple[str, int]] = []
 
     class Remembers(captured.Compiled):
@@ -108,12 +110,14 @@ def test_whole_batches_go_through_what_is_compiled(dataset: data.Dataset, monkey
 
     monkeypatch.setattr(captured, "Compiled", Remembers)
     monkeypatch.setattr(captured, "compiled", Marked)
-    run = train(config("engine.compile=on", "method=fgr", "train.start=0.5"), dataset, progress=False)
+    run = train(config("engine.compile=on", "method=fgr", "train.start=0.5"), dataset)
+    assert capsys.readouterr().out.count("Steps are compiled: ") == 1, "so that nobody takes the first for stuck"
     plain, both = [("gradients", 32)], [("gradients", 32), ("_combined", 0)]
     assert calls == plain * 3 + both * 3, "100 images: three whole batches an epoch and a smaller one"
     assert run.engine == {"precision": "fp32", "captured": False, "compiled": True}
     calls.clear()
-    assert train(config(), dataset, progress=False).engine["compiled"] is False
+    assert train(config(), dataset).engine["compiled"] is False
+    assert "compiled" not in capsys.readouterr().out
     assert train(config("engine.compile=off"), dataset, progress=False).engine["compiled"] is False
     assert calls == []
 

@@ -65,6 +65,7 @@ class Engine:
             self._ways.append((compiled(self.model), as_it_is))
             if not _ranks.several() and hasattr(torch._dynamo.config, _TRACES_GRADIENTS):
                 self._ways.append((self.model, Compiled()))
+            say("Steps are compiled: the first of each phase takes seconds on small networks, minutes on large ones.")
         self._graphs: dict[int, Captured] = {}
         self._seen: dict[int, int] = {}
         self._stream: Any = torch.cuda.Stream(device) if self.cuda else None
