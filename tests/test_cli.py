@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stand_ins import write_class_folders
 from typer.testing import CliRunner
 
+from shiftcal.bench import grid
 from shiftcal.cli import app
+from shiftcal.training.config import Config
 
 TINY = ["data.train=160", "data.validation=40", "data.test=40", "train.epochs=2", "train.batch_size=32"]
 OPTIONS = [word for item in TINY for word in ("--set", item)]
@@ -280,7 +285,7 @@ def test_demo_does_not_mix_with_what_is_there(tmp_path: Path) -> None:
     assert "`out` should be new, or hold nothing but these runs and their report. Found" in stderr
     assert "with thesis.tex" in stderr
     (tmp_path / "thesis.tex").unlink()
-    (tmp_path / "fgr").mkdir()
+    (tmp_path / "fgr" / "checkpoints" / "epoch-0001").mkdir(parents=True)
     (tmp_path / "fgr" / "config.json").write_text('{"method": "dfl"}')
     code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path)
     assert (code, stdout) == (2, ""), "nothing is trained before everything is checked"
@@ -320,9 +325,10 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path: Path) -
 
 def _listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
@@ -364,9 +370,95 @@ def test_warnings_are_for_the_user(tmp_path: Path) -> None:
     again = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume")
     assert again.returncode == 0, again.stderr
     assert again.stderr.startswith("Warning: ")
-    assert "The one before is taken." in again.stderr
+    assert "epoch-0001 is tried instead." in again.stderr
     assert again.stderr.count("\n") == 1
     assert "nothing to continue" not in again.stdout
+
+
+@pytest.mark.parametrize("file", ["record.json", "model.safetensors"])
+@pytest.mark.parametrize("keep", [40, None])
+def test_what_a_finished_run_lost_is_made_again(file: str, keep: int | None, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    words = ["bench", "demo", *OPTIONS, "--methods", "ce", "--out", out]
+    assert invoke(*words)[0] == 0
+    lost = out / "ce-0" / file
+    whole, weights = lost.read_bytes(), (out / "ce-0" / "model.safetensors").read_bytes()
+    lost.unlink()
+    if keep:
+        lost.write_bytes(whole[:keep])
+    said = pytest.warns(UserWarning, match=f"{lost} is .*damaged. It is made again from the last checkpoint")
+    with said if keep or "model" in file else nullcontext():
+        code, stdout, stderr = invoke(*words)
+    assert code == 0, stderr
+    assert "epoch" not in stdout, "nothing is trained again"
+    assert (out / "ce-0" / "model.safetensors").read_bytes() == weights
+    assert json.loads((out / "ce-0" / "record.json").read_text())["evaluation"]
+    assert invoke("eval", out)[0] == 0
+
+
+def test_a_damaged_record_is_named_with_the_way_to_make_it_again(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text('{"method": "ce", ')
+    code, _, stderr = invoke("report", tmp_path)
+    assert code == 2
+    assert f"{tmp_path / 'record.json'}" in stderr
+    assert stderr.endswith("The command that made the run makes it again, with --resume.\n")
+
+
+def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = grid.complete
+
+    def complete(config: Config, out: Path, **options: Any) -> Any:
+        changed = replace(config, train=replace(config.train, learning_rate=1e30)) if out.name == "ce-0" else config
+        return real(changed, out, **options)
+
+    monkeypatch.setattr(grid, "complete", complete)
+    words = ["bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--seeds", "0,1", "--out", tmp_path]
+    with pytest.warns(UserWarning, match=r"Left out, since they are not finished: ce-0\."):
+        code, stdout, stderr = invoke(*words)
+    assert code == 1
+    assert stderr.startswith("1 of 4 runs did not come to their end. ce-0: The gradient of method 'ce' was not finite")
+    assert stderr.count("\n") == 1
+    assert {path.parent.name for path in tmp_path.glob("*/record.json")} == {"ce-1", "dfl-0", "dfl-1"}
+    assert "dfl-1, run 4 of 4" in stdout
+    assert "| dfl | " in stdout
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_where_all_runs_blow_up_there_is_no_table(tmp_path: Path) -> None:
+    words = ["bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--set", "train.learning_rate=1e30", "--out", tmp_path]
+    code, _, stderr = invoke(*words)
+    assert code == 1
+    assert stderr.startswith("2 of 2 runs did not come to their end. ce-0: ")
+    assert not (tmp_path / "report.html").exists()
+    code, _, stderr = invoke("bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--out", tmp_path)
+    assert code == 0, "there was nothing that another learning rate could not replace"
+
+
+def test_training_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "shiftcal", "train", "demo", *OPTIONS, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert stderr.startswith("Standard output cannot be written, the work goes on without it: ")
+    assert stderr.count("\n") == 1
+    assert (tmp_path / "run" / "record.json").is_file()
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
+    first = subprocess.Popen([sys.executable, "-m", "shiftcal", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout.readline()
+        second = shiftcal(*words, "--resume")
+        assert second.returncode == 2
+        expected = "Parameter `out` should be a directory in which no other process trains. "
+        assert second.stderr.startswith(f"{expected}Found `out = {out}, where process {first.pid} on ")
+        assert second.stderr.count("\n") == 1
+    finally:
+        first.kill()
+        first.communicate()
 
 
 def test_a_run_that_blows_up_is_one_line(tmp_path: Path) -> None:

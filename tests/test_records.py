@@ -20,6 +20,7 @@ def test_claims_a_new_or_empty_directory(tmp_path: Path) -> None:
 
 def test_the_same_run_needs_resume_and_another_is_refused(tmp_path: Path) -> None:
     records.claim(tmp_path, CONFIG, resume=False)
+    (tmp_path / "checkpoints" / "epoch-0001").mkdir(parents=True)
     records.claim(tmp_path, CONFIG, resume=True)
     with pytest.raises(ValueError, match=r"--resume continues a run.*holds this run already"):
         records.claim(tmp_path, CONFIG, resume=False)
@@ -29,6 +30,41 @@ def test_the_same_run_needs_resume_and_another_is_refused(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match=r"where another run has train.epochs = 3 instead of 4"):
             records.claim(tmp_path, other, resume=resume)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_what_a_run_left_before_its_first_checkpoint_is_in_nobodys_way(tmp_path: Path) -> None:
+    records.claim(tmp_path, CONFIG, resume=False)
+    (tmp_path / "bad-batch.json").write_text("{}")
+    (tmp_path / "checkpoints" / ".epoch-0001.tmp").mkdir(parents=True)
+    other = CONFIG | {"method": "ce"}
+    records.claim(tmp_path, other, resume=False)
+    assert json.loads((tmp_path / "config.json").read_text())["method"] == "ce"
+
+
+def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom shiftcal.records import locked\n"
+        f"with locked(Path({str(tmp_path)!r})): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    refused = rf"no other process trains. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
+    with pytest.raises(ValueError, match=refused), records.locked(tmp_path):
+        raise AssertionError
+    holder.kill()  # the lock ends with its process, however that ends
+    holder.communicate()
+    with records.locked(tmp_path):
+        assert list(tmp_path.iterdir()), "held"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(records.fcntl, "lockf", lockf)
+    with records.locked(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -102,7 +138,8 @@ def test_finds_runs(tmp_path: Path) -> None:
         records.load_records(tmp_path)
     record = dict.fromkeys(("schema", "method", "seed", "config", "history", "evaluation"), 1)
     records.write_json(tmp_path / "a" / "record.json", record)
-    assert records.load_records(tmp_path) == [record]
+    with pytest.warns(UserWarning, match=r"Left out, since they are not finished: b\."):
+        assert records.load_records(tmp_path) == [record]
     for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):
         with pytest.raises(ValueError, match=r"`directory` should be the directory of a run"):
             records.find_runs(wrong)

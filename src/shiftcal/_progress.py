@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +32,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):  # the terminal may be gone
+                self._bar.stop()
 
     def advance(self, steps: int = 1) -> None:
         """Count steps as done."""
@@ -57,7 +60,7 @@ class Progress:
             self.show(text)
         elif self._enabled:
             left = "" if self.done >= self.total else f"  {duration(self.time_left())} left"
-            print(f"{self.title}  {text}{left}", flush=True)
+            say(f"{self.title}  {text}{left}")
 
     def time_left(self) -> float:
         """Estimate the seconds left from the pace so far."""
@@ -79,6 +82,18 @@ class Progress:
         self._task = bar.add_task(self.title, total=self.total, completed=self.done, text="")
         bar.start()
         self._bar = bar
+
+
+def say(text: str) -> None:
+    """Print a line. Where standard output cannot be written any more, the work goes on without it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        with suppress(OSError):
+            print(f"Standard output cannot be written, the work goes on without it: {error}", file=sys.stderr)
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,8 +154,10 @@ def bench(
     set_: Set = [],  # noqa: B006
 ) -> None:
     """Run a grid; the decorator's help says how."""
+    failed = None
     with _friendly(out):
         from shiftcal.bench.grid import complete_all
+        from shiftcal.bench.run import UnfinishedError
         from shiftcal.records import load_records
         from shiftcal.report.table import markdown
         from shiftcal.training.config import load_config
@@ -167,10 +169,17 @@ def bench(
             (method, int(number)) for method in dict.fromkeys(_words(methods)) for number in dict.fromkeys(numbers)
         ]
         configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
-        complete_all(configs, out, engine)
+        try:
+            complete_all(configs, out, engine)
+        except UnfinishedError as error:
+            failed = str(error)
+            if not any(out.glob("*/record.json")):
+                raise
         records = load_records(out)  # those of earlier cells too
         _report(records, out, f"shiftcal: {recipe}")
         typer.echo("\n" + markdown(records))
+    if failed:
+        _fail(failed, 1)
 
 
 @app.command("eval")
@@ -310,7 +319,8 @@ def _restarted() -> bool:
 def _again(command: str, words: list[str], set_: list[str], out: Path) -> str:
     """Write the command that continues a run."""
     changes = [word for item in set_ for word in ("--set", item)]
-    return shlex.join(["shiftcal", command, *words, *changes, "--out", str(out), "--resume"])
+    start = "torchrun … -m shiftcal" if _several_processes() else "shiftcal"
+    return f"{start} {shlex.join([command, *words, *changes, '--out', str(out), '--resume'])}"
 
 
 def _words(text: str) -> list[str]:
@@ -385,18 +395,24 @@ def _friendly(out: Path, again: str | None = None, stopped: str | None = None) -
         _fail(f"A process that trains with this one stopped, or could not be reached: {error}", 1)
     except FloatingPointError as error:
         _fail(f"{error} {_last_checkpoint(out)}", 1)
+    except BrokenPipeError:
+        _fail("Standard output was closed.", 1)
     except OSError as error:
         unwritable = wrong("out", "a directory with room that can be written", f"{out}: {error}")
         _fail(str(error if "could not be fetched" in str(error) else unwritable), 1)
     except (KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, SystemExit) and error.code != 143:  # 143: SIGTERM, after a checkpoint
+        if isinstance(error, SystemExit) and error.code not in (143, 129):  # SIGTERM, SIGHUP: after a checkpoint
             raise
         hint = f" Continue with: {again}" if again else " The same command continues."
-        _fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", 143 if isinstance(error, SystemExit) else 130)
+        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
+        if _several_processes() and os.environ["RANK"] != "0":
+            raise typer.Exit(code) from None
+        _fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", code)
 
 
 def _fail(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone
+        print(message, file=sys.stderr)
     raise typer.Exit(code)
 
 

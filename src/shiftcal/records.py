@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
+import socket
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,9 @@ from typing import Any
 from shiftcal._checks import wrong
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
+BAD_BATCH = "bad-batch.json"
 SCHEMA = 1
+_LOCK = ".lock.tmp"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -75,7 +81,8 @@ def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -
         raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
     differing = first_difference(config, now(read_object(out / CONFIG)))
     if differing:
-        raise wrong("out", "empty, new, or the directory of the same run", f"{out}, where another run has {differing}")
+        expected = "empty, new, or the directory of the same run (with the same --set options)"
+        raise wrong("out", expected, f"{out}, where another run has {differing}")
     if not resume:
         raise wrong("out", "empty or new (--resume continues a run)", f"{out}, which holds this run already")
 
@@ -90,8 +97,38 @@ def claim(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -
 
 
 def is_free(out: Path) -> bool:
-    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
-    return not out.is_dir() or all(path.name.endswith(".tmp") for path in out.iterdir())
+    """Tell whether a directory is new or empty, but for what is half-written or was left before a first checkpoint."""
+    return not out.is_dir() or all(_is_nothing(path) for path in out.iterdir())
+
+
+def _is_nothing(path: Path) -> bool:
+    if path.is_dir():
+        return path.name == "checkpoints" and all(inner.name.endswith(".tmp") for inner in path.iterdir())
+    return path.name in (CONFIG, BAD_BATCH) or path.name.endswith(".tmp")
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a directory for this process; that another one holds it is an error. The lock ends with the process."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / _LOCK
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            found = f"{out}, where {file.read() or 'another process'} does"
+            raise wrong("out", "a directory in which no other process trains", found) from None
+        except OSError:  # a file system without locks
+            pass
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
@@ -129,6 +166,9 @@ def load_records(directory: Path) -> list[dict[str, Any]]:
     """Read the records of the finished runs in a directory; that there is none is an error."""
     paths = [run / RECORD for run in find_runs(directory)]
     records = [read_record(path) for path in paths if path.is_file()]
+    unfinished = [path.parent.name for path in paths if not path.is_file()]
+    if unfinished and records:
+        warnings.warn(f"Left out, since they are not finished: {', '.join(unfinished)}.", stacklevel=2)
     if not records:
         raise wrong("directory", "one with finished runs (`shiftcal train … --resume` finishes one)", str(directory))
     return records
@@ -136,7 +176,10 @@ def load_records(directory: Path) -> list[dict[str, Any]]:
 
 def read_record(path: Path) -> dict[str, Any]:
     """Read a run's record; one that lacks what every record has is an error."""
-    record = read_object(path)
+    try:
+        record = read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error} The command that made the run makes it again, with --resume.") from None
     missing = {"schema", "method", "seed", "config", "history", "evaluation"} - record.keys()
     if missing:
         raise wrong("path", "a run's record", f"{path}, without {', '.join(sorted(missing))}")

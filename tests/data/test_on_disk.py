@@ -202,7 +202,7 @@ def test_unreadable_images_are_named_and_left_out_below_one_in_a_hundred(tmp_pat
     assert len(caught) == 2
     assert len(loaded.train) + len(loaded.validation) + len(loaded.test) == 200
     (tmp_path / "kind1" / "8.jpg").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"`images` should be readable but for one in a hundred. .*3.jpg.*8.jpg"):
+    with pytest.raises(ValueError, match=r"`images` should be readable but for one in a hundred .*3.jpg.*8.jpg"):
         data.load("folder", root=tmp_path, size=16, progress=False)
 
 

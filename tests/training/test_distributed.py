@@ -265,7 +265,8 @@ def test_several_processes_stop_within_an_epoch_and_go_on(tmp_path: Path) -> Non
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
-    assert "Stopped. Last checkpoint: " in stderr
+    assert stderr.count("Stopped. Last checkpoint: ") == 1, "the first speaks for all"
+    assert "Continue with: torchrun … -m shiftcal train demo " in stderr
     assert list((tmp_path / "stopped").glob("checkpoints/epoch-0001-step-*")), "334 steps an epoch, ten seconds"
     again = subprocess.run(
         [*command, "--out", str(tmp_path / "stopped"), "--resume"],

@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from stand_ins import write_class_folders
 
 from shiftcal import data
 from shiftcal.methods import METHODS, Method
@@ -88,16 +90,31 @@ def test_a_stopped_run_ends_as_one_never_stopped(
     assert losses(resumed) == losses(whole)
 
 
-def test_sigterm_ends_with_143_and_the_handlers_come_back(
-    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_with_their_code_and_the_handlers_come_back(
+    number: int, code: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
 ) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    stop_at(4, signal.SIGTERM)
+    kept = signal.signal(number, signal.SIG_DFL)  # nohup lets SIGHUP be ignored
+    before = [signal.getsignal(n) for n in HEARD]
+    stop_at(4, number)
     with pytest.raises(SystemExit) as caught:
         train(config(), dataset, checkpoints=tmp_path, progress=False)
-    assert caught.value.code == 143
+    assert caught.value.code == code
     assert "epoch-0000-step-0000004" in names(tmp_path)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(n) for n in HEARD] == before
+    signal.signal(number, kept)
+
+
+def test_under_nohup_a_lost_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.01)
+        assert interrupt.asked is None
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_signal_is_not_listened_to() -> None:
@@ -197,16 +214,41 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 ) -> None:
     whole = train(config(), dataset, checkpoints=tmp_path, progress=False)
     damage(tmp_path / "epoch-0004" / file)
-    with pytest.warns(UserWarning, match=r"`checkpoint` should be whole. .*epoch-0004.*The one before is taken"):
+    with pytest.warns(UserWarning, match=r"`checkpoint` should be whole. .*epoch-0004.*epoch-0003 is tried instead"):
         resumed = train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
     assert same(whole, resumed)
-    damage(tmp_path / "epoch-0003" / file)
-    damage(tmp_path / "epoch-0004" / file)
+    for path in tmp_path.glob("*"):
+        with suppress(FileNotFoundError):
+            damage(path / file)
     with (
         pytest.warns(UserWarning, match="epoch-000"),
-        pytest.raises(ValueError, match="`checkpoints` should be a directory with a whole checkpoint"),
+        pytest.raises(ValueError, match=r"a whole checkpoint \(remove it to train from the beginning\)"),
     ):
         train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def test_where_the_last_ones_are_damaged_the_best_is_taken(dataset: data.Dataset, tmp_path: Path) -> None:
+    whole = train(config(), dataset, checkpoints=tmp_path, progress=False)
+    (best,) = tmp_path.glob("best-*")
+    for path in tmp_path.glob("epoch-*"):
+        (path / "state.pt").unlink()
+    with pytest.warns(UserWarning, match=r"epoch-000. is tried instead") as said:
+        resumed = train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert f"{best.name} is tried instead" in str(said[-1].message)
+    assert same(whole, resumed)
+
+
+def test_it_says_where_it_goes_on(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_at(10, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path)
+    assert "goes on" not in capsys.readouterr().out
+    train(config(), dataset, checkpoints=tmp_path, resume=True)
+    assert "goes on from epoch-0001-step-0000003" in capsys.readouterr().out
+    train(config(), dataset, checkpoints=tmp_path, resume=True)
+    assert "goes on" not in capsys.readouterr().out, "there was nothing left to do"
 
 
 def test_a_full_disk_does_not_stop_training(
@@ -236,6 +278,19 @@ def test_a_batch_that_breaks_the_gradient_is_written_down(dataset: data.Dataset,
     mixed = Run(settings, dataset).mixed_epoch(0, 0.0)
     assert batch["indices"] == mixed.indices(32)[1].tolist()
     assert (batch["epoch"], batch["step"], batch["method"]) == (1, 2, "ce")
+    assert "files" not in batch, "these images come from no files"
+
+
+def test_a_batch_that_breaks_the_gradient_is_named_by_its_files(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 60)
+    words = [f"data.root={json.dumps(str(tmp_path / 'images'))}", "data.loader=stream", "data.workers=0"]
+    words += ["data.size=16", "train.model=small", "train.batch_size=16", "train.learning_rate=1e30"]
+    settings = load_config("folder", ["method=ce", "train.warmup=0.0", *words])
+    with pytest.raises(FloatingPointError, match=r"bad-batch.json"):
+        train(settings, checkpoints=tmp_path / "run" / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "run" / "bad-batch.json").read_text())
+    files = load_dataset(settings).train.files
+    assert batch["files"] == [str(files[place]) for place in batch["indices"]]
 
 
 def test_deterministic_runs_are_the_same_and_leave_torch_as_it_was(dataset: data.Dataset) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from shiftcal import records
 from shiftcal._checks import unknown, wrong
+from shiftcal._progress import say
 from shiftcal.bench.on_ray import complete_on_ray
-from shiftcal.bench.run import check_config, complete, known_keys
+from shiftcal.bench.run import UnfinishedError, check_config, complete, known_keys
 from shiftcal.training.config import Config
 from shiftcal.training.run import load_dataset
 
@@ -19,6 +20,7 @@ REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severit
 def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -> list[dict[str, Any]]:
     """Complete every run in its subdirectory of `out` and return the records; finished runs are kept.
 
+    A run that diverges does not keep the others from their end: what it raised comes after them.
     Nothing is trained or written unless all of it can be: `out` must be new, or hold these runs, others that
     differ in method and seed alone, and their report. The engine is "local", one after the other here, or "ray".
     """
@@ -36,7 +38,18 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -
     if engine == "ray":
         return complete_on_ray(configs, out)
     datasets = {config.data: load_dataset(config) for config in configs.values()}
-    return [complete(c, out / name, resume=True, dataset=datasets[c.data]) for name, c in configs.items()]
+    done: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for number, (name, config) in enumerate(configs.items(), start=1):
+        say(f"{name}, run {number} of {len(configs)}")
+        try:
+            done.append(complete(config, out / name, resume=True, dataset=datasets[config.data]))
+        except FloatingPointError as error:
+            failed[name] = str(error)
+            say(f"{name}: {error}")
+    if failed:
+        raise UnfinishedError(failed, len(configs))
+    return done
 
 
 def _check_another(path: Path, configs: list[Config]) -> None:

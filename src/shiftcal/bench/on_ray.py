@@ -7,7 +7,8 @@ from typing import Any
 
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
-from shiftcal.training.config import Config
+from shiftcal.bench.run import UnfinishedError, complete
+from shiftcal.training.config import Config, from_dict
 
 RETRIES = 3
 
@@ -31,22 +32,25 @@ def complete_on_ray(configs: dict[str, Config], out: Path, *, progress: bool = T
     places = {name: str((out / name).resolve()) for name in configs}
     waiting = {remote.remote(config.to_dict(), places[name]): name for name, config in configs.items()}
     found: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
     with Progress("runs", len(configs), enabled=progress) as bar:
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1)
             for reference in done:
                 name = waiting.pop(reference)
-                found[name] = _result(ray, reference, name)
+                try:
+                    found[name] = _result(ray, reference, name)
+                except FloatingPointError as error:
+                    failed[name] = str(error)
                 bar.advance()
-                bar.line(f"{name} finished, {len(waiting)} to go")
+                bar.line(f"{name} {'finished' if name in found else 'diverged'}, {len(waiting)} to go")
+    if failed:
+        raise UnfinishedError(failed, len(configs))
     return [found[name] for name in configs]
 
 
 def _run(config: dict[str, Any], out: str) -> dict[str, Any]:
     """Complete one run; on a worker."""
-    from shiftcal.bench.run import complete
-    from shiftcal.training.config import from_dict
-
     return complete(from_dict(config), Path(out), resume=True, progress=False)
 
 

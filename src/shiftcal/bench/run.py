@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from torch import nn
 
 from shiftcal import _ranks, models, records
 from shiftcal._checks import unknown, wrong
+from shiftcal._progress import say
 from shiftcal.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from shiftcal.data import DATASETS
 from shiftcal.data.dataset import Dataset, FileSplit
@@ -27,6 +30,14 @@ from shiftcal.training.loop import go_on
 from shiftcal.training.run import Run, adapted, load_dataset, resolve_device
 
 _PATIENCE = 30  # seconds
+
+
+class UnfinishedError(FloatingPointError):
+    """Runs of a grid that did not come to their end, while the others did."""
+
+    def __init__(self, failed: dict[str, str], count: int) -> None:
+        listed = " ".join(f"{name}: {message}" for name, message in failed.items())
+        super().__init__(f"{len(failed)} of {count} runs did not come to their end. {listed}")
 
 
 def checkpoints_of(out: Path) -> Path:
@@ -45,17 +56,24 @@ def complete(
     _agree(out)
     if (out / records.RECORD).is_file():
         records.check(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
-        if progress:
-            print(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
-        return records.read_record(out / records.RECORD)
+        if (damage := _damage(out)) is None:
+            if progress:
+                say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
+            return records.read_record(out / records.RECORD)
+        warnings.warn(f"{damage} It is made again from the last checkpoint.", stacklevel=2)
     dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
+    with ExitStack() as held:
+        return _complete(config, dataset, out, _Ways(held, resume, progress))
+
+
+def _complete(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.perf_counter()
     make = _finetuned if config.finetuned_from else _trained
-    made = make(config, dataset, out, resume, progress)
+    made = make(config, dataset, out, ways)
     trained = time.perf_counter()
     if _ranks.rank() == 0:
         checkpoint.save_weights(out / records.WEIGHTS, made.network)
-    evaluation = evaluate_with(config, made.network, made.dataset, progress=progress)
+    evaluation = evaluate_with(config, made.network, made.dataset, progress=ways.progress)
     record = {
         "schema": records.SCHEMA,
         "recipe": config.recipe,
@@ -95,6 +113,28 @@ def _agree(out: Path) -> None:
     raise wrong("out", "a directory that all processes see, where a run goes on", f"{out} with {listed}")
 
 
+def _damage(out: Path) -> str | None:
+    """Say what a finished run lacks: its record or its weights may have been damaged or removed."""
+    try:
+        records.read_record(out / records.RECORD)
+    except ValueError:
+        return f"{out / records.RECORD} is damaged."
+    try:
+        with safetensors.safe_open(out / records.WEIGHTS, "pt"):
+            return None
+    except (OSError, safetensors.SafetensorError):
+        return f"{out / records.WEIGHTS} is missing or damaged."
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """How a run is done: what it holds until its end, whether it goes on, and whether it shows progress."""
+
+    held: ExitStack
+    resume: bool
+    progress: bool
+
+
 @dataclass(frozen=True)
 class _Made:
     """A finished run, the network to evaluate on which data, and what else its record tells."""
@@ -106,25 +146,28 @@ class _Made:
     besides: dict[str, Any] = field(default_factory=dict)
 
 
-def _claim(config: Config, out: Path, resume: bool) -> None:
+def _claim(config: Config, out: Path, ways: _Ways) -> None:
     """Let the first of several processes claim the directory; the others wait for it."""
     if _ranks.rank() == 0:
-        records.claim(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
+        now = partial(known_keys, config)
+        records.check(out, config.to_dict(), resume=ways.resume, now=now)
+        ways.held.enter_context(records.locked(out))
+        records.claim(out, config.to_dict(), resume=ways.resume, now=now)
     _ranks.barrier()
 
 
-def _trained(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
+def _trained(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> _Made:
     run = Run(config, dataset)  # before the claim: weights that do not fit must leave nothing behind
-    _claim(config, out, resume)
-    go_on(run, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    _claim(config, out, ways)
+    go_on(run, checkpoints=checkpoints_of(out), resume=ways.resume, progress=ways.progress)
     return _Made(run, run.model, run.dataset)
 
 
-def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progress: bool) -> _Made:
+def _finetuned(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> _Made:
     network = load_network(config, len(dataset.classes)).to(resolve_device(config.device))
     dataset = adapted(dataset, config, network)
-    _claim(config, out, resume)
-    before = evaluate_with(config, network, dataset, progress=progress)
+    _claim(config, out, ways)
+    before = evaluate_with(config, network, dataset, progress=ways.progress)
     chance = 1 / len(dataset.classes)
     if before["validation"]["accuracy"] < 1.5 * chance and len(dataset.classes) > 2:
         warnings.warn(
@@ -133,7 +176,9 @@ def _finetuned(config: Config, dataset: Dataset, out: Path, resume: bool, progre
             "(train.mean, train.std)?",
             stacklevel=2,
         )
-    run, seconds = finetune(config, network, dataset, checkpoints=checkpoints_of(out), resume=resume, progress=progress)
+    run, seconds = finetune(
+        config, network, dataset, checkpoints=checkpoints_of(out), resume=ways.resume, progress=ways.progress
+    )
     return _Made(run, network, dataset, {"features": seconds}, {"before": before})
 
 

@@ -47,6 +47,11 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("epoch-*"))
 
 
+def best_ones(directory: Path) -> list[Path]:
+    """List the best checkpoint, if there is one."""
+    return sorted(directory.glob(f"{BEST}epoch-*"))
+
+
 class Saver:
     """Writes checkpoints in a thread of its own, so that training does not wait for the disk.
 

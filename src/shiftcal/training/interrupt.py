@@ -1,4 +1,4 @@
-"""Stopping politely: the first SIGINT or SIGTERM lets a run write a checkpoint, the second ends it at once.
+"""Stopping politely: the first SIGINT, SIGTERM or SIGHUP lets a run write a checkpoint, the second ends it at once.
 
 Several processes have to stop together. They ask one another every few seconds, since whoever started them does not
 wait long.
@@ -15,7 +15,7 @@ from typing import Any
 from shiftcal import _ranks
 
 _EVERY = 5.0  # seconds
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -29,7 +29,9 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if self._enabled:
-            self._before = {number: signal.signal(number, self._ask) for number in _SIGNALS}
+            # Under nohup a lost terminal stops nothing.
+            heard = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
     def __exit__(
@@ -55,11 +57,11 @@ class Interrupt:
         return stop is not None
 
     def leave(self) -> None:
-        """End as the signal would have ended the process: KeyboardInterrupt, or exit status 143."""
+        """End as the signal would have ended the process: KeyboardInterrupt, or exit status 143 or 129."""
         _ranks.barrier()  # the first may still be writing, and would be ended with the others
         self._restore()
-        if self.asked == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
+        if self.asked in (signal.SIGTERM, signal.SIGHUP):
+            raise SystemExit(128 + self.asked)
         raise KeyboardInterrupt
 
     def _ask(self, number: int, _: FrameType | None) -> None:

@@ -16,9 +16,9 @@ import torch
 from shiftcal import _ranks
 from shiftcal._checks import wrong
 from shiftcal._progress import Progress
-from shiftcal.data.dataset import Dataset
+from shiftcal.data.dataset import Dataset, FileSplit
 from shiftcal.data.loader import MixedEpoch, seed_of, seeded
-from shiftcal.records import write_json
+from shiftcal.records import BAD_BATCH, write_json
 from shiftcal.training import checkpoint
 from shiftcal.training.captured import Engine
 from shiftcal.training.config import Config
@@ -53,12 +53,12 @@ def train(
 
 def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, progress: bool = True) -> Run:
     """Train a run to its end, see `train`. SIGINT and SIGTERM write a checkpoint first."""
-    config = run.config
+    config, taken = run.config, None
     if checkpoints and checkpoint.checkpoints(checkpoints):
         if not resume:
             found = checkpoint.checkpoints(checkpoints)[-1]
             raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(found))
-        take_up(run, checkpoints)
+        taken = take_up(run, checkpoints)
     costs = [run.steps_per_epoch * run.step_cost(epoch) for epoch in range(config.train.epochs)]
     done = sum(costs[: run.epochs_done]) + run.steps_done * run.step_cost(run.epochs_done)
     with (
@@ -66,6 +66,8 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
         Progress(config.method, sum(costs), done=done, enabled=progress and _ranks.rank() == 0) as bar,
         Interrupt(enabled=checkpoints is not None) as interrupt,
     ):
+        if taken is not None and run.epochs_done < config.train.epochs:
+            bar.line(f"goes on from {taken.name}")
         steps = run.steps_per_epoch * (config.train.epochs - run.epochs_done)
         engine = Engine(run.model, run.optimizer, config, steps=steps, say=bar.line)
         saver = checkpoint.Saver(checkpoints, bar.line) if checkpoints and _ranks.rank() == 0 else None
@@ -86,7 +88,7 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
                     break
         except NonFiniteError as error:
             if checkpoints and _ranks.rank() == 0:
-                error.save(checkpoints.parent / "bad-batch.json")
+                error.save(checkpoints.parent / BAD_BATCH)
             raise
         finally:
             if saver:
@@ -99,17 +101,19 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
     return run
 
 
-def take_up(run: Run, directory: Path) -> None:
-    """Take up the last checkpoint that is whole, and name those that are not."""
-    found = checkpoint.checkpoints(directory)
-    for path in reversed(found):
+def take_up(run: Run, directory: Path) -> Path:
+    """Take up the last checkpoint that is whole, or else the best one, and name those that are not."""
+    found = [*checkpoint.best_ones(directory), *checkpoint.checkpoints(directory)]
+    while found:
+        path = found.pop()
         try:
             run.load(path)
         except checkpoint.DamagedError as error:
-            warnings.warn(f"{error} The one before is taken.", stacklevel=3)
+            warnings.warn(f"{error} {f'{found[-1].name} is tried instead.' if found else ''}".strip(), stacklevel=3)
         else:
-            return
-    raise wrong("checkpoints", "a directory with a whole checkpoint", f"{directory}, where all are damaged")
+            return path
+    expected = "a directory with a whole checkpoint (remove it to train from the beginning)"
+    raise wrong("checkpoints", expected, f"{directory}, where all are damaged")
 
 
 @contextmanager
@@ -202,6 +206,7 @@ class NonFiniteError(FloatingPointError):
 
     def save(self, path: Path) -> None:
         """Write down which images the batch had."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, self.batch)
         self.args = (f"{self.args[0]} The batch: {path}.",)
 
@@ -217,6 +222,8 @@ def _stop_if_frozen(run: Run, mixed: MixedEpoch, epoch: int, entry: dict[str, An
             "indices": images.tolist(),
             "filtered": mixed.filtered[images].tolist(),
         }
+        if isinstance(run.train_split, FileSplit):
+            batch["files"] = [str(run.train_split.files[place]) for place in images.tolist()]
         raise NonFiniteError(
             f"The gradient of method '{run.config.method}' was not finite at step {good + 1} of epoch {epoch + 1}; "
             "nothing was updated from there on. Lower the learning rate or clip the gradient (train.clip_norm).",
