@@ -8,17 +8,20 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from stand_ins import write_class_folders
 from typer.testing import CliRunner
 
 from shiftcal.bench import grid
+from shiftcal.bench import run as bench_run
 from shiftcal.cli import app
-from shiftcal.training.config import Config
+from shiftcal.training.config import Config, EvaluationConfig, load_config
+from shiftcal.training.run import load_dataset
 
 TINY = ["data.train=160", "data.validation=40", "data.test=40", "train.epochs=2", "train.batch_size=32"]
 OPTIONS = [word for item in TINY for word in ("--set", item)]
@@ -77,9 +80,12 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     mean = sum(row["ece"] for row in evaluation["shifts"]) / 30
     assert evaluation["shifted"]["ece"] == pytest.approx(mean)
     assert sum(evaluation["reliability"]["shifted"]["count"]) == 30 * 40
+    record["evaluation"] = {"id": {"ece": 7.0}}  # what eval has to renew
+    (out / "record.json").write_text(json.dumps(record))
     code, stdout, stderr = invoke("eval", out)
     assert code == 0, stderr
     again = json.loads((out / "record.json").read_text())
+    assert "evaluated_again" in again
     assert again["evaluation"]["id"] == pytest.approx(evaluation["id"], abs=1e-6)
     assert (out / "report.html").is_file()
 
@@ -422,6 +428,24 @@ def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatc
     assert "dfl-1, run 4 of 4" in stdout
     assert "| dfl | " in stdout
     assert (tmp_path / "report.html").is_file()
+
+
+def test_a_neighbours_damaged_record_is_found_before_anything_is_trained(tmp_path: Path) -> None:
+    assert invoke("bench", "demo", *OPTIONS, "--methods", "ce", "--out", tmp_path)[0] == 0
+    (tmp_path / "ce-0" / "record.json").write_text("{")
+    code, _, stderr = invoke("bench", "demo", *OPTIONS, "--methods", "dfl", "--out", tmp_path)
+    assert (code, str(tmp_path / "ce-0" / "record.json") in stderr) == (2, True), stderr
+    assert not (tmp_path / "dfl-0").exists()
+
+
+def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(bench_run, "evaluate", lambda *_, **options: seen.update(options) or {})
+    values = EvaluationConfig(7, "ece", ("fog",), "imagenet", "somewhere", "elsewhere", 3)
+    config = replace(load_config("demo"), evaluation=values)
+    bench_run.evaluate_with(config, torch.nn.Identity(), load_dataset(load_config("demo", TINY)), progress=False)
+    assert seen == asdict(values) | {"progress": False}
+    assert all(a != b for a, b in zip(asdict(values).values(), asdict(EvaluationConfig()).values(), strict=True))
 
 
 def test_where_all_runs_blow_up_there_is_no_table(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def statistics() -> dict[str, object]:
     except ValueError as error:
         refused = str(error)
     first_layer = next(m for m in run.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
-    return {"mean": first_layer.running_mean.clone(), "refused": refused}
+    found = {"mean": first_layer.running_mean.clone(), "variance": first_layer.running_var.clone()}
+    return {**found, "refused": refused}
 
 
 def run_all(folder: str) -> dict[str, object]:

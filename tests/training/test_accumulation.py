@@ -1,6 +1,7 @@
 """Micro-batches: gradients averaged, and rectified once or one by one."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,13 @@ def weights(*words: str) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
 
-@pytest.mark.parametrize("method", ["ce", "dfl", "fgr-brier"])
-def test_two_halves_are_the_whole_where_losses_are_means(method: str) -> None:
+@pytest.mark.parametrize("words", ["ce", "dfl", "fgr-brier", "mixup", "ce train.loss_reduction=sum"])
+def test_two_halves_are_the_whole_where_losses_are_means(words: str) -> None:
     """150 images: the last step has 22, a micro-batch of 16 and one of 6."""
-    whole = weights(f"method={method}", "train.batch_size=32")
-    halves = weights(f"method={method}", "train.batch_size=16", "train.accumulate=2")
+    method, *others = words.split()
+    keys = [f"method={method}", *others, *(["train.learning_rate=0.001"] if others else [])]
+    whole = weights(*keys, "train.batch_size=32")
+    halves = weights(*keys, "train.batch_size=16", "train.accumulate=2")
     torch.testing.assert_close(halves, whole, rtol=1e-4, atol=1e-5)
 
 
@@ -91,6 +94,16 @@ def test_parts_keep_augmixs_views_together() -> None:
     mix = Inputs(images, torch.arange(6), torch.zeros(6, dtype=torch.bool))
     parts = [part.images[:, 0, 0, 0].tolist() for part, *_ in micro_batches(mix, None, 4)]
     assert parts == [[0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15], [4, 5, 10, 11, 16, 17]]
+
+
+def test_parts_are_the_whole_in_order() -> None:
+    """A shared constraint masks by `filtered`, mixup's second targets are `partners`."""
+    mix = inputs(11, 0)
+    mix = replace(mix, partners=mix.targets.flip(0), share=torch.tensor(0.3))
+    parts = [part for part, *_ in micro_batches(mix, None, 4)]
+    assert [len(part.targets) for part in parts] == [4, 4, 3]
+    for name in ("images", "targets", "filtered", "partners"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(mix, name)), name
 
 
 def test_unused_parameters_stay_without_a_gradient() -> None:

@@ -16,7 +16,9 @@ from stand_ins import write_class_folders
 
 from shiftcal import _ranks
 from shiftcal.bench import run as bench_run
+from shiftcal.training.config import load_config
 from shiftcal.training.interrupt import Interrupt
+from shiftcal.training.loop import train
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -63,6 +65,10 @@ def test_weights_are_those_of_one_process(alone: dict[str, object], together: di
     # The mean over all rows is the mean of the means over equal parts of them; batches of 50 leave parts of 12 and 13.
     mean = alone["statistics"]["mean"]
     torch.testing.assert_close(together["statistics"]["mean"], mean, rtol=0, atol=float(0.03 * mean.abs().max()))
+    # A part's variance is a little smaller than that of the whole.
+    torch.testing.assert_close(
+        together["statistics"]["variance"], alone["statistics"]["variance"], rtol=0.15, atol=1e-3
+    )
     assert (
         "`train.sync_batch_norm` should be false for several processes without GPUs"
         in together["statistics"]["refused"]
@@ -128,6 +134,30 @@ def test_a_run_goes_on_where_all_processes_see_it(tmp_path: Path, monkeypatch: p
     (tmp_path / "record.json").touch()
     others.append("record.json")
     bench_run._agree(tmp_path)
+
+
+def test_a_run_starts_only_where_all_processes_see_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_run, "_PATIENCE", 1)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(_ranks, "gather_objects", lambda own: [own, "epoch-0003"])
+    with pytest.raises(ValueError, match=r"`out` should be a directory that all processes see"):
+        bench_run.complete(load_config("demo", ["data.train=100"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_process_alone_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ranks, "rank", lambda: 1)
+    words = ["data.train=64", "data.validation=16", "data.test=16", "train.epochs=1", "evaluation.batch_size=8"]
+    train(load_config("demo", words), checkpoints=tmp_path / "run" / "checkpoints", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_leave_when_the_first_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(_ranks, "barrier", lambda: waited.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        Interrupt().leave()
+    assert waited == [True]
 
 
 def test_rows_are_shared_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:

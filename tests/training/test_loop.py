@@ -313,3 +313,24 @@ def test_crops_and_dropout_differ_from_epoch_to_epoch(dataset: data.Dataset) -> 
     loop.go_on(Run(settings, one, Seeing(8)), progress=False)
     assert not torch.equal(seen["inputs"][0], seen["inputs"][1])
     assert not torch.equal(seen["dropped"][0], seen["dropped"][1])
+    # And from seed to seed, with the same weights at first.
+    first = {name: values[0] for name, values in seen.items()}
+    loop.go_on(Run(dataclasses.replace(settings, seed=1), one, Seeing(8)), progress=False)
+    for name, values in seen.items():
+        assert not torch.equal(values[2], first[name]), name
+
+
+def test_order_and_filtered_images_depend_on_the_seed(dataset: data.Dataset) -> None:
+    one, again, other = (Run(config(f"seed={seed}"), dataset).mixed_epoch(1, 0.1) for seed in (0, 0, 1))
+    for a, b, expected in ((one, again, True), (one, other, False)):
+        assert torch.equal(torch.cat(list(a.indices(32))), torch.cat(list(b.indices(32)))) is expected
+        assert torch.equal(a.filtered, b.filtered) is expected
+
+
+def test_both_batches_have_crops_of_their_own(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = watch_steps(monkeypatch)
+    same_images = data.Split(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
+    one = dataclasses.replace(dataset, train=same_images)
+    train(config("method=rect-only", "train.epochs=1", "train.start=0", "train.batch_size=64"), one, progress=False)
+    _, mix, original = steps[0]
+    assert not torch.equal(mix.images, original.images)

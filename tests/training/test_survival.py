@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -279,6 +280,13 @@ def test_a_batch_that_breaks_the_gradient_is_written_down(dataset: data.Dataset,
     assert batch["indices"] == mixed.indices(32)[1].tolist()
     assert (batch["epoch"], batch["step"], batch["method"]) == (1, 2, "ce")
     assert "files" not in batch, "these images come from no files"
+    settings = config("train.learning_rate=1e30", "train.warmup=0.0", "train.start=0", "filter.ratio=0.3")
+    with pytest.raises(FloatingPointError, match=r"method 'fgr'"):
+        train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "bad-batch.json").read_text())
+    filtered = Run(settings, dataset).mixed_epoch(0, 0.3).filtered[torch.tensor(batch["indices"])]
+    assert batch["filtered"] == filtered.tolist()
+    assert 0 < sum(batch["filtered"]) < 16
 
 
 def test_a_batch_that_breaks_the_gradient_is_named_by_its_files(tmp_path: Path) -> None:
@@ -311,3 +319,89 @@ def test_deterministic_runs_are_the_same_and_leave_torch_as_it_was(dataset: data
     assert not torch.are_deterministic_algorithms_enabled()
     first, second = (train(settings, dataset, progress=False) for _ in range(2))
     assert same(first, second)
+
+
+def test_a_stop_after_the_best_epoch_leaves_it_the_best(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "is_best", lambda _: True)
+    stop_at(10, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert [name for name in names(tmp_path) if "best" in name] == ["best-epoch-0001"]
+
+
+def test_statistics_are_those_of_all_processes_when_a_run_pauses(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(loop._ranks, "average_statistics", lambda _: calls.append("average"))
+    pause = Run.pause
+    monkeypatch.setattr(Run, "pause", lambda *arguments: (calls.append("pause"), pause(*arguments))[1])
+    stop_at(3, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert calls == ["average", "pause"]
+
+
+def test_seconds_before_a_stop_count(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    stop_at(3, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    run = Run(config(), dataset)
+    run.load(tmp_path / "epoch-0000-step-0000003")
+    assert 0 < run.within["seconds"] < 1000
+    run.within["seconds"] = 1000.0
+    stop_at(2, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        loop.go_on(run, checkpoints=tmp_path / "again", progress=False)
+    assert run.within["seconds"] > 1000
+    assert run.within["steps"] == 5
+    loop.go_on(run, progress=False)
+    assert run.history[0]["seconds"] > 1000 > run.history[1]["seconds"]
+
+
+def test_one_checkpoint_is_written_at_a_time_and_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most, stored = [0], [0], []
+
+    def slow(directory: Path, name: str, tensors: dict[str, torch.Tensor], state: Any, _: bytes) -> Path:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.1)
+        stored.append((name, tensors["weight"].item(), state["momentum"].item()))
+        inside[0] -= 1
+        return directory / name
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    model, momentum = torch.nn.Linear(1, 1), torch.zeros(())
+    saver = checkpoint.Saver(tmp_path, print)
+    for value in (1.0, 2.0, 3.0):
+        with torch.no_grad():
+            model.weight.fill_(value)
+            momentum.fill_(value)
+        saver.save(f"epoch-{value:.0f}", model, {"momentum": momentum}, [])
+    with torch.no_grad():  # training goes on while it is written
+        model.weight.fill_(9.0)
+        momentum.fill_(9.0)
+    saver.wait()
+    assert most == [1]
+    assert stored == [("epoch-1", 1.0, 1.0), ("epoch-2", 2.0, 2.0), ("epoch-3", 3.0, 3.0)]
+
+
+def test_a_checkpoint_is_safe_before_an_older_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, calls = {"weight": torch.ones(1)}, []
+    for name in ("epoch-0001", "epoch-0002"):
+        checkpoint.write(tmp_path, name, tensors, {}, b"[]")
+    rename, remove, sync = Path.rename, shutil.rmtree, checkpoint._sync
+    monkeypatch.setattr(Path, "rename", lambda a, b: (calls.append(f"rename {b.name}"), rename(a, b))[1])
+    monkeypatch.setattr(checkpoint, "_sync", lambda path: (calls.append(f"sync {path.name}"), sync(path))[1])
+
+    def removing(path: Path, **options: Any) -> None:
+        calls.extend([f"remove {path.name}"] if path.exists() else [])
+        remove(path, **options)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", removing)
+    checkpoint.write(tmp_path, "epoch-0003", tensors, {}, b"[]")
+    assert calls == ["rename epoch-0003", f"sync {tmp_path.name}", "remove epoch-0001"]

@@ -4,6 +4,8 @@ import csv
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -65,6 +67,22 @@ def test_wandb_offline(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytes
     runs = list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(runs) == 1
     assert b"validation_ece" in runs[0].read_bytes()
+
+
+def test_wandb_is_told_each_epoch_under_its_number_and_the_end(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    run = SimpleNamespace(log=lambda _, step: told.append(step), finish=lambda: told.append("end"))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run))
+    settings = config('train.track=["wandb"]')
+    train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    assert told == [*range(1, settings.train.epochs + 1), "end"]
+    told.clear()
+    broken = config('train.track=["wandb"]', "method=ce", "train.learning_rate=1e30", "train.warmup=0.0")
+    with pytest.raises(FloatingPointError):
+        train(broken, dataset, checkpoints=tmp_path / "broken" / "checkpoints", progress=False)
+    assert told[-1] == "end"
 
 
 def test_unknown_and_missing_trackers(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
