@@ -49,6 +49,10 @@ def test_a_grid_on_ray_is_that_of_this_process(ray: Any, tmp_path: Path) -> None
     assert [r["started"] for r in again] == [r["started"] for r in records], "finished runs are kept"
     with pytest.raises(ValueError, match=r"should be at least"):
         complete_all({"bad": config("method=ce", "data.train=4")}, tmp_path / "bad", "ray")
+    diverging = {"a": config("train.learning_rate=1e30", "train.warmup=0.0"), "b": config("method=ce")}
+    with pytest.raises(FloatingPointError, match=r"1 of 2 runs did not come to their end. a: The gradient of method"):
+        complete_all(diverging, tmp_path / "diverging", "ray")
+    assert (tmp_path / "diverging" / "b" / "record.json").is_file(), "the others do"
 
 
 @pytest.mark.slow

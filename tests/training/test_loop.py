@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,11 @@ def test_weights_of_another_model_and_damaged_files_are_refused(dataset: data.Da
 def test_a_run_that_blows_up_stops_and_names_the_step(dataset: data.Dataset) -> None:
     with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step 2 of epoch 1"):
         train(config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0"), dataset, progress=False)
+
+
+def test_what_a_worker_raises_arrives_whole() -> None:
+    error = pickle.loads(pickle.dumps(loop.NonFiniteError("not finite", {"step": 3})))
+    assert (type(error), str(error), error.batch) == (loop.NonFiniteError, "not finite", {"step": 3})
 
 
 def test_objectives_take_the_recipes_numbers() -> None:

@@ -200,9 +200,9 @@ def describe(entry: dict[str, Any]) -> str:
 class NonFiniteError(FloatingPointError):
     """A gradient that was not finite, with the batch that it came from."""
 
-    def __init__(self, message: str, batch: dict[str, Any]) -> None:
+    def __init__(self, message: str, batch: dict[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.batch = batch
+        self.batch = batch or {}  # when a worker's error is unpickled it comes after the message
 
     def save(self, path: Path) -> None:
         """Write down which images the batch had."""
