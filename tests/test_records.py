@@ -36,6 +36,7 @@ def test_what_a_run_left_before_its_first_checkpoint_is_in_nobodys_way(tmp_path:
     records.claim(tmp_path, CONFIG, resume=False)
     (tmp_path / "bad-batch.json").write_text("{}")
     (tmp_path / "checkpoints" / ".epoch-0001.tmp").mkdir(parents=True)
+    assert not records.is_free(tmp_path), "in that of anything but a run it is"
     other = CONFIG | {"method": "ce"}
     records.claim(tmp_path, other, resume=False)
     assert json.loads((tmp_path / "config.json").read_text())["method"] == "ce"

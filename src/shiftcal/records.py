@@ -75,7 +75,7 @@ def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -
     """
     if out.exists() and not out.is_dir():
         raise wrong("out", "a directory", f"{out}, a file")
-    if is_free(out):
+    if _is_unbegun(out):
         return
     if not (out / CONFIG).is_file():
         raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
@@ -90,21 +90,23 @@ def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -
 def claim(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:
     """Make the directory of a run, or make sure that the one there is this very run."""
     check(out, config, resume=resume, now=now)
-    if is_free(out):
+    if _is_unbegun(out):
         data = to_json(config)
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / CONFIG, data)
 
 
 def is_free(out: Path) -> bool:
-    """Tell whether a directory is new or empty, but for what is half-written or was left before a first checkpoint."""
-    return not out.is_dir() or all(_is_nothing(path) for path in out.iterdir())
+    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
+    return not out.is_dir() or all(path.name.endswith(".tmp") for path in out.iterdir())
 
 
-def _is_nothing(path: Path) -> bool:
-    if path.is_dir():
-        return path.name == "checkpoints" and all(inner.name.endswith(".tmp") for inner in path.iterdir())
-    return path.name in (CONFIG, BAD_BATCH) or path.name.endswith(".tmp")
+def _is_unbegun(out: Path) -> bool:
+    """Tell whether a directory is free, but for what a run leaves there before its first checkpoint."""
+    if not out.is_dir():
+        return True
+    rest = [path for path in out.iterdir() if path.name not in (CONFIG, BAD_BATCH) and not path.name.endswith(".tmp")]
+    return all(path.name == "checkpoints" and is_free(path) for path in rest)
 
 
 @contextmanager

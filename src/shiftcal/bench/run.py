@@ -56,11 +56,10 @@ def complete(
     _agree(out)
     if (out / records.RECORD).is_file():
         records.check(out, config.to_dict(), resume=resume, now=partial(known_keys, config))
-        if (damage := _damage(out)) is None:
+        if (kept := _kept(out)) is not None:
             if progress:
                 say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
-            return records.read_record(out / records.RECORD)
-        warnings.warn(f"{damage} It is made again from the last checkpoint.", stacklevel=2)
+            return kept
     dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
     with ExitStack() as held:
         return _complete(config, dataset, out, _Ways(held, resume, progress))
@@ -113,17 +112,18 @@ def _agree(out: Path) -> None:
     raise wrong("out", "a directory that all processes see, where a run goes on", f"{out} with {listed}")
 
 
-def _damage(out: Path) -> str | None:
-    """Say what a finished run lacks: its record or its weights may have been damaged or removed."""
+def _kept(out: Path) -> dict[str, Any] | None:
+    """Return the record of a finished run; None, with a warning, if it or the weights were damaged or removed."""
     try:
-        records.read_record(out / records.RECORD)
-    except ValueError:
-        return f"{out / records.RECORD} is damaged."
-    try:
+        record = records.read_record(out / records.RECORD)
         with safetensors.safe_open(out / records.WEIGHTS, "pt"):
-            return None
+            return record
+    except ValueError:
+        damage = f"{out / records.RECORD} is damaged"
     except (OSError, safetensors.SafetensorError):
-        return f"{out / records.WEIGHTS} is missing or damaged."
+        damage = f"{out / records.WEIGHTS} is missing or damaged"
+    warnings.warn(f"{damage}. It is made again from the last checkpoint.", stacklevel=3)
+    return None
 
 
 @dataclass(frozen=True)

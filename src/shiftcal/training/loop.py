@@ -52,7 +52,7 @@ def train(
 
 
 def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, progress: bool = True) -> Run:
-    """Train a run to its end, see `train`. SIGINT and SIGTERM write a checkpoint first."""
+    """Train a run to its end, see `train`. SIGINT, SIGTERM and SIGHUP write a checkpoint first."""
     config, taken = run.config, None
     if checkpoints and checkpoint.checkpoints(checkpoints):
         if not resume:
