@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from shiftcal.data.cifar import MEAN, STD
 from shiftcal.data.dataset import Dataset, Split
 from shiftcal.data.loader import ResidentEpoch
+from shiftcal.filtering import LowPassPolicy
 from shiftcal.training.config import load_config
 from shiftcal.training.run import Run
 from shiftcal.training.step import training_step
@@ -55,7 +56,7 @@ class PerImage(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def ours(run: Run, epoch: int, ratio: float) -> Iterator[object]:
-    mixed = ResidentEpoch(run.train_split, ratio=ratio, qualities=(15, 18, 25), seed=0, epoch=epoch)
+    mixed = ResidentEpoch(run.train_split, policy=LowPassPolicy(ratio), seed=0, epoch=epoch)
     generator = torch.Generator(run.device).manual_seed(epoch)
     for batch in mixed.batches(BATCH):
         yield run.prepare(batch, generator)
@@ -72,7 +73,9 @@ def seconds(batches: Iterator[object], device: torch.device) -> float:
 
 def data_share(run: Run) -> tuple[float, float]:
     """Milliseconds of a plain ResNet-18 step with one batch used again and again, and with all of them prepared."""
-    batches = list(ResidentEpoch(run.train_split, ratio=0.05, qualities=(15,), seed=0, epoch=0).batches(BATCH))[:-1]
+    batches = list(ResidentEpoch(run.train_split, policy=LowPassPolicy(0.05, (15,)), seed=0, epoch=0).batches(BATCH))[
+        :-1
+    ]
     generator = torch.Generator(run.device).manual_seed(0)
     fixed = run.prepare(batches[0], generator)
 

@@ -54,8 +54,8 @@ def ours(name: str, data: Dataset, method: str, compile_: str):
     run = Run(config, data)
     engine = Engine(run.model, run.optimizer, config, steps=0)
     run.model.train()
-    mixed = run.mixed_epoch(0, config.filter.ratio if run.method.filter else 0.0)
-    independent = run.full.constraint is not None and run.method.constraint_batch == "independent"
+    mixed = run.mixed_epoch(0, config.filter.ratio if run.method.low_pass else 0.0)
+    independent = run.full.constraint is not None and run.method.constraint.batch == "independent"
     originals = mixed.original_batches(BATCH) if independent else None
     generator = torch.Generator(DEVICE).manual_seed(0)
 

@@ -362,6 +362,7 @@ OUT_OF_RANGE: dict[str, list[tuple[str, Any]]] = {
         *(("bins", value) for value in (0, 2.5)),
         *(("constraint", value) for value in ("median",)),
         *(("runner_up", value) for value in ("above",)),
+        *(("centres", value) for value in ("thirds",)),
         *(("class_prior", value) for value in ([0.5, 0.5], [0.5, 0.5, 0.5], [1.5, -0.5, 0.0])),
         *(("mask", value) for value in (torch.ones(4), torch.ones(3, dtype=torch.bool))),
     ],

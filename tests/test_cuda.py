@@ -11,6 +11,7 @@ import torch
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
 from shiftcal.augment import OPERATIONS, augmix
 from shiftcal.data.loader import ResidentEpoch
+from shiftcal.filtering import LowPassPolicy
 from shiftcal.methods import METHODS
 from shiftcal.models import build
 from shiftcal.training.batches import Inputs
@@ -65,12 +66,12 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     sizes = ["data.train=500", "data.validation=40", "data.test=40", "device=cuda", "train.clip_norm=2.0"]
     config = load_config("demo", [f"method={method}", *sizes])
     run = Run(config, load_dataset(config))
-    mixed = ResidentEpoch(run.train_split, ratio=0.1, qualities=(15, 25), seed=0, epoch=0)
+    mixed = ResidentEpoch(run.train_split, policy=LowPassPolicy(0.1, (15, 25)), seed=0, epoch=0)
     generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(3)]
 
     def step() -> None:
         mix = run.prepare(batch, generators[0], generators[1])
-        shared = run.method.constraint_batch == "shared"
+        shared = run.method.constraint.batch == "shared"
         original = None if shared else run.prepare(batch, generators[2])
         training_step(run.model, run.optimizer, run.full, mix, original)
 

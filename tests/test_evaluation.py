@@ -80,6 +80,17 @@ def test_every_row_is_the_metrics_on_its_images(setting: tuple[nn.Module, data.D
         for name in ("accuracy", "nll", "brier"):
             assert row[name] == pytest.approx(getattr(metrics, name)(p, split.targets), abs=1e-5)
         assert row["ece_ts"] == pytest.approx(metrics.ece(scaled, split.targets, bins=10), abs=1e-6)
+        assert row["ece_ts"] == row["scaled"]["clean"]["ece"]
+        assert row["scaled"]["clean"]["nll"] == pytest.approx(metrics.nll(scaled, split.targets), abs=1e-6)
+        assert row["smooth_ece"] == pytest.approx(metrics.smooth_ece(p, split.targets), abs=1e-6)
+        meter = metrics.CalibrationMeter(8, 10)
+        meter.update(p, split.targets)
+        assert row["bins"]["count"] == meter.reliability()["count"]
+        assert row["n"] == len(split.targets)
+        confidence, prediction = p.max(1)
+        right = confidence[prediction == split.targets]
+        assert sum(row["histogram"]["wrong"]) == len(p) - len(right)
+        assert row["histogram"]["right"] == torch.histc(right, 100, 0, 1).long().tolist()
 
     check(result["id"], d.test)
     check(result["validation"], d.validation)
@@ -90,8 +101,13 @@ def test_every_row_is_the_metrics_on_its_images(setting: tuple[nn.Module, data.D
             check(row, d.shifts["texture"][s - 1])
         else:
             check(row, data.Split(corrupt(d.test.images, name, s, constants="imagenet"), d.test.targets))
-    for name, value in result["shifted"].items():
-        assert value == pytest.approx(sum(row[name] for row in result["shifts"]) / 15)
+    mean = result["shifted"]
+    for name in ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece", "ece_ts"):
+        assert mean[name] == pytest.approx(sum(row[name] for row in result["shifts"]) / 15)
+        for kind in ("clean", "shift_aware") if name != "ece_ts" else ():
+            of_rows = sum(row["scaled"][kind][name] for row in result["shifts"]) / 15
+            assert mean["scaled"][kind][name] == pytest.approx(of_rows)
+    assert set(mean) == {*result["id"]} - {"n", "bins", "histogram"}
     assert len(result["reliability"]["id"]["count"]) == 10
     assert sum(result["reliability"]["shifted"]["count"]) == 15 * 48
 

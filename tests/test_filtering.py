@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from shiftcal import dct_low_pass
-from shiftcal.filtering import from_blocks, quantisation_tables, to_blocks
+from shiftcal import dct_low_pass, fft_low_pass
+from shiftcal.filtering import LowPassPolicy, from_blocks, quantisation_tables, to_blocks
 
 
 def through_pillow(images: torch.Tensor, quality: int, subsampling: int = 0) -> torch.Tensor:
@@ -25,6 +25,69 @@ def test_agrees_with_pillow(images: str, quality: int, request: pytest.FixtureRe
     difference = dct_low_pass(images, quality).float() - through_pillow(images, quality).float()
     assert difference.abs().mean() < 0.6
     assert difference.mean().abs() < 0.05
+
+
+@pytest.mark.parametrize("quality", [5, 15, 18, 25, 50, 90])
+@pytest.mark.parametrize("images", ["natural_images", "odd_images"])
+def test_halved_chroma_agrees_with_pillows_default(images: str, quality: int, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(images)
+    reference = through_pillow(images, quality, subsampling=2).float()
+    difference = dct_low_pass(images, quality, subsampling="4:2:0").float() - reference
+    assert difference.abs().mean() < 0.8
+    assert difference.mean().abs() < 0.05
+    assert (dct_low_pass(images, quality).float() - reference).abs().mean() > 2 * difference.abs().mean()
+
+
+def gaussian_in_the_spectrum(image: np.ndarray, ratio: float) -> np.ndarray:
+    """Write the formula out for one image [H, W, 3], with the zero frequency in the middle."""
+    rows, columns = image.shape[:2]
+    r = max(ratio * min(rows, columns) / 2, 1)
+    result = np.empty(image.shape)
+    for channel in range(3):
+        spectrum = np.fft.fftshift(np.fft.fft2(image[:, :, channel].astype(np.float64)))
+        for i in range(rows):
+            for j in range(columns):
+                squared = (i - rows // 2) ** 2 + (j - columns // 2) ** 2
+                spectrum[i, j] *= np.exp(-squared / (2 * (r / 1.5) ** 2))
+        result[:, :, channel] = np.abs(np.fft.ifft2(np.fft.ifftshift(spectrum)))
+    return result
+
+
+@pytest.mark.parametrize("size", [(16, 16), (11, 14)])
+def test_fft_low_pass_is_its_formula(size: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (4, 3, *size), generator=generator, dtype=torch.uint8)
+    ratios = torch.tensor([0.8, 0.6, 0.4, 0.01])
+    ours = fft_low_pass(images, ratios)
+    for i, ratio in enumerate(ratios.tolist()):
+        exact = gaussian_in_the_spectrum(images[i].permute(1, 2, 0).numpy(), ratio)
+        assert np.array_equal(ours[i].permute(1, 2, 0).numpy(), np.floor(exact + 1e-9).clip(0, 255).astype(np.uint8))
+        assert torch.equal(ours[i : i + 1], fft_low_pass(images[i : i + 1], ratio))
+
+
+def test_a_policy_applies_its_filter(natural_images: torch.Tensor) -> None:
+    images, strength = natural_images[:3], torch.tensor([15.0, 18.0, 25.0])
+    whole = strength.long()
+    assert torch.equal(LowPassPolicy()(images, strength), dct_low_pass(images, whole))
+    halved = LowPassPolicy(subsampling="4:2:0")(images, strength)
+    assert torch.equal(halved, dct_low_pass(images, whole, subsampling="4:2:0"))
+    radii = torch.tensor([0.8, 0.6, 0.4])
+    assert torch.equal(LowPassPolicy(filter="fft")(images, radii), fft_low_pass(images, radii))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_policies_and_options(natural_images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"`ratio` should be in \[0, 1\). Found `ratio = 1.0`"):
+        LowPassPolicy(1.0)
+    with pytest.raises(ValueError, match="`filter` should be 'dct' or 'fft'"):
+        LowPassPolicy(filter="median")
+    with pytest.raises(ValueError, match="`subsampling` should be '4:4:4' or '4:2:0'"):
+        dct_low_pass(natural_images, 15, subsampling="4:1:1")
+    for ratio in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="`ratio` should be positive"):
+            fft_low_pass(natural_images, ratio)
+    with pytest.raises(ValueError, match=r"`ratio` should be a number, or floating point of shape \[\d+\]"):
+        fft_low_pass(natural_images, torch.ones(1))
 
 
 def test_tables_are_pillows_at_every_quality() -> None:

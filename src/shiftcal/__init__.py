@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shiftcal import augment, calibrators, losses, methods, metrics
     from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
     from shiftcal.evaluation import evaluate
-    from shiftcal.filtering import dct_low_pass
+    from shiftcal.filtering import dct_low_pass, fft_low_pass
     from shiftcal.rectification import ConstraintMomentum, Rectification, rectified_backward, rectify
     from shiftcal.training.config import load_config
     from shiftcal.training.loop import train
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NAMES = {
     # the method
     "dct_low_pass": "shiftcal.filtering",
+    "fft_low_pass": "shiftcal.filtering",
     "rectify": "shiftcal.rectification",
     "rectified_backward": "shiftcal.rectification",
     "Rectification": "shiftcal.rectification",
@@ -45,6 +46,7 @@ __all__ = [
     "corrupt",
     "dct_low_pass",
     "evaluate",
+    "fft_low_pass",
     "load_config",
     "losses",
     "methods",

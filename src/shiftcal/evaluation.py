@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,15 @@ from torch import Tensor, nn
 
 from shiftcal import _ranks
 from shiftcal._progress import Progress
+from shiftcal.augment import augmix
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.corruptions import SEVERITIES, corrupt, frost_source, named
 from shiftcal.data.corrupted import load_corrupted, manifest_of
 from shiftcal.data.dataset import AnySplit, Dataset, Split
-from shiftcal.metrics import CalibrationMeter, adaptive_ece, ece
+from shiftcal.metrics import CalibrationMeter, adaptive_ece, smooth_ece
+from shiftcal.metrics.binning import bin_sums, top_label
+
+HISTOGRAM = 100  # steps of confidence
 
 
 def evaluate(
@@ -29,14 +33,17 @@ def evaluate(
     frost: str | None = None,
     corrupted: str | Path | None = None,
     bins: int = 15,
+    temperatures: Sequence[str] = ("clean", "shift_aware"),
     temperature_criterion: Literal["nll", "ece"] = "nll",
+    histograms: bool = True,
     batch_size: int = 500,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Measure a model on a data set's test images, clean and shifted.
 
-    The temperature is fitted on the validation images and applied to every test set; `ece_ts` is the ECE after it.
-    Shifts are the data set's own and the named corruptions, each at five severities.
+    Temperatures are fitted on the validation images and applied to every test set: "clean" on the images as they are,
+    "shift_aware" on these and AugMix views of several strengths together, so that no test corruption and no data of
+    the target are seen. Shifts are the data set's own and the named corruptions, each at five severities.
 
     Args:
         model: Takes normalised images, returns logits.
@@ -47,25 +54,36 @@ def evaluate(
         corrupted: A folder with the corrupted sets on disk, published or written by `shiftcal corrupt`, to be read
             instead of being made on the fly.
         bins: Number of bins.
+        temperatures: Which temperatures to fit: "clean", or "clean" and "shift_aware".
         temperature_criterion: What temperature scaling minimises on the validation images.
+        histograms: Whether each row tells in 100 steps of confidence how many predictions were right and wrong.
         batch_size: Images at a time.
         progress: Show progress.
 
     Returns:
-        Plain data, all metrics as fractions: `temperature`; `validation` and `id` (clean test set); `shifts`, one row
-        for each shift and severity; `shifted`, their mean; `besides`, further test sets by name; `reliability`, bins
-        of `id` and of all shifts together; `corruptions`, where the corrupted images came from.
+        Plain data, all metrics as fractions. Rows, `validation`, `id` (clean test set), one for each shift and severity
+        in `shifts`, and further test sets by name in `besides`, have `n`, the metrics, the `bins`, `ece_ts`, and in
+        `scaled` metrics and bins after each temperature. `shifted` is the mean over the shifts; `temperature` is the
+        clean one, `temperatures` has all that were fitted; `reliability` and `class_reliability` have the bins of `id`
+        and of all shifts together, the latter by class; `corruptions` tells where the corrupted images came from.
     """
     corruptions = named(corruptions)
     total = 2 + len(dataset.besides) + sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(corruptions)
+    total += len(STRENGTHS) if "shift_aware" in temperatures else 0
     with Progress("evaluate", total, enabled=progress and _ranks.rank() == 0) as bar:
         logits, targets = predict(model, dataset, dataset.validation, batch_size)
-        scaling = TemperatureScaling(temperature_criterion).fit(logits, targets)
-        validation, _ = _measure(logits, targets, scaling, bins)
         bar.advance()
+        seen = {"clean": (logits, targets)}
+        for strength in STRENGTHS if "shift_aware" in temperatures else ():
+            view = Augmented(dataset.validation, strength)
+            seen[f"augmix {strength:g}"] = predict(model, dataset, view, batch_size)
+            bar.advance()
+        fitted = fit_temperatures(seen, temperature_criterion)
+        scalings = {name: fitted[name] for name in temperatures}
+        validation, _ = _measure(logits, targets, scalings, bins, histograms)
 
-        def measure(split: AnySplit | Corrupted) -> tuple[dict[str, float], CalibrationMeter]:
-            result = _measure(*predict(model, dataset, split, batch_size), scaling, bins)
+        def measure(split: AnySplit | Shifted) -> tuple[dict[str, Any], CalibrationMeter]:
+            result = _measure(*predict(model, dataset, split, batch_size), scalings, bins, histograms)
             bar.advance()
             return result
 
@@ -79,16 +97,41 @@ def evaluate(
             pooled.merge(meter)
         bar.line(f"{len(rows)} shifted test sets")
     return {
-        "temperature": scaling.temperature,
+        "temperature": scalings["clean"].temperature,
+        "temperatures": {name: scaling.temperature for name, scaling in fitted.items()},
         "validation": validation,
         "id": clean,
         "id_is_validation": dataset.test is dataset.validation,
-        "shifted": {name: sum(row[name] for row in rows) / len(rows) for name in clean} if rows else None,
+        "shifted": _mean(rows) if rows else None,
         "shifts": rows,
         "besides": besides,
         "corruptions": _origin(corruptions, constants, frost, corrupted),
         "reliability": {"id": clean_meter.reliability(), "shifted": pooled.reliability() if rows else None},
+        "class_reliability": {
+            "id": clean_meter.class_reliability(),
+            "shifted": pooled.class_reliability() if rows else None,
+        },
     }
+
+
+def fit_temperatures(
+    seen: dict[str, tuple[Tensor, Tensor]], criterion: Literal["nll", "ece"]
+) -> dict[str, TemperatureScaling]:
+    """Fit a temperature to each set of validation logits, and "shift_aware" to all together, if there are several."""
+    pairs = dict(seen)
+    if len(seen) > 1:
+        logits, targets = zip(*seen.values(), strict=True)
+        pairs["shift_aware"] = (torch.cat(logits), torch.cat(targets))
+    return {name: TemperatureScaling(criterion).fit(*pair) for name, pair in pairs.items()}
+
+
+def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Average the numbers of rows, also those after each temperature."""
+    names = [name for name, value in rows[0].items() if isinstance(value, float)]
+    mean: dict[str, Any] = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+    if "scaled" in rows[0]:
+        mean["scaled"] = {name: _mean([row["scaled"][name] for row in rows]) for name in rows[0]["scaled"]}
+    return mean
 
 
 @dataclass(frozen=True)
@@ -117,6 +160,31 @@ class Corrupted:
                 frost=self.frost,
             )
             yield index, Split(images, part.targets)
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """Images of a set as AugMix views of some strength, made as they are asked for, on the device they go to."""
+
+    split: AnySplit
+    strength: float
+
+    def to(self, device: torch.device | str) -> Augmented:
+        """Augment on a device."""
+        return Augmented(self.split.to(device), self.strength)
+
+    def parts(self, size: int, first: int = 0, every: int = 1) -> Iterator[tuple[Tensor, Split]]:
+        """Go through the samples in order; what is drawn depends on the part, not on who asks for it."""
+        for index, part in self.split.parts(size, first, every):
+            device = part.images.device
+            generator = torch.Generator(device).manual_seed(1000 * int(index[0]) + round(10 * self.strength))
+            views = augmix(part.images, generator, views=1, severity=self.strength)[0]
+            yield index, Split(views.round().to(torch.uint8), part.targets)
+
+
+Shifted = Corrupted | Augmented
+# AugMix severities of the validation images that the shift-aware temperature sees.
+STRENGTHS = (1.0, 3.0, 5.0, 10.0)
 
 
 def shifted_splits(
@@ -159,7 +227,7 @@ def _origin(
 
 
 def predict(
-    model: nn.Module, dataset: Dataset, split: AnySplit | Corrupted, batch_size: int
+    model: nn.Module, dataset: Dataset, split: AnySplit | Shifted, batch_size: int
 ) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
     """Return a model's logits for stored images and their classes, in evaluation mode, on the model's device.
 
@@ -183,14 +251,25 @@ def predict(
 
 
 def _measure(
-    logits: Tensor, targets: Tensor, scaling: TemperatureScaling, bins: int
-) -> tuple[dict[str, float], CalibrationMeter]:
-    # In float64 even a very sure model leaves the true class a probability above 0.
-    probabilities, scaled = logits.double().softmax(-1), scaling(logits.double()).softmax(-1)
-    meter = CalibrationMeter(logits.shape[1], bins)
+    logits: Tensor, targets: Tensor, scalings: Mapping[str, TemperatureScaling], bins: int, histogram: bool
+) -> tuple[dict[str, Any], CalibrationMeter]:
+    logits = logits.double()  # in which even a very sure model leaves the true class a probability above 0
+    row, meter = _metrics(logits.softmax(-1), targets, bins)
+    scaled = {name: _metrics(scaling(logits).softmax(-1), targets, bins)[0] for name, scaling in scalings.items()}
+    row |= {"n": len(targets), "ece_ts": scaled["clean"]["ece"], "scaled": scaled}
+    if histogram:
+        sums = bin_sums(*top_label(logits.softmax(-1), targets), HISTOGRAM)
+        right = sums.hits.long()
+        row["histogram"] = {"right": right.tolist(), "wrong": (sums.count.long() - right).tolist()}
+    return row, meter
+
+
+def _metrics(probabilities: Tensor, targets: Tensor, bins: int) -> tuple[dict[str, Any], CalibrationMeter]:
+    meter = CalibrationMeter(probabilities.shape[1], bins)
     meter.update(probabilities, targets)
-    after = {
+    more = {
         "adaptive_ece": adaptive_ece(probabilities, targets, bins=bins),
-        "ece_ts": ece(scaled, targets, bins=bins),
+        "smooth_ece": smooth_ece(probabilities, targets),
+        "bins": meter.reliability(),
     }
-    return meter.compute() | after, meter
+    return meter.compute() | more, meter

@@ -1,9 +1,10 @@
-"""The low-pass filter of FGR: JPEG's block DCT and quantisation, on batches of images."""
+"""Low-pass filters on batches of images: JPEG's block DCT and quantisation (FGR), and a Gaussian in the spectrum."""
 
 from __future__ import annotations
 
 import math
-from typing import SupportsIndex
+from dataclasses import dataclass
+from typing import Literal, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -40,19 +41,27 @@ _RGB_TO_YCBCR = [
 _YCBCR_TO_RGB = [[1.0, 0.0, 1.402], [1.0, -0.344136286, -0.714136286], [1.0, 1.772, 0.0]]
 
 
+Subsampling = Literal["4:4:4", "4:2:0"]
+
+
 def dct_low_pass(
-    images: UInt8[Tensor, "batch 3 height width"], quality: SupportsIndex | Int[Tensor, " batch"]
+    images: UInt8[Tensor, "batch 3 height width"],
+    quality: SupportsIndex | Int[Tensor, " batch"],
+    *,
+    subsampling: Subsampling = "4:4:4",
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Low-pass filter images by quantising their 8×8 DCT blocks (FGR paper, section 4.1).
 
     With F the orthonormal 2-D DCT-II of a block and Q_λ the JPEG table of quality λ, the block becomes
-    DCT⁻¹(Q_λ · round(F / Q_λ)), per channel of YCbCr. It is what a JPEG codec without chroma subsampling
-    does to pixels, its roundings to 8 bits included: the reference is Pillow at `subsampling=0`.
+    DCT⁻¹(Q_λ · round(F / Q_λ)), per channel of YCbCr. It is what a JPEG codec does to pixels, its roundings to
+    8 bits included: the reference is Pillow at `subsampling=0`, or at its default for "4:2:0".
 
     Args:
         images: RGB images. Sides that are no multiple of 8 are padded by edge replication and cropped after.
         quality: λ in 1..100, one for all images or one for each. Lower removes more. A tensor on another device
             than the CPU is clamped to 1..100 instead of checked, since looking at it would stall the device.
+        subsampling: "4:4:4" keeps the chroma's resolution, as the paper has it; "4:2:0" halves it by 2×2 means and
+            enlarges it by libjpeg's triangle filter, as the paper's released code does.
 
     Example:
         >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
@@ -61,12 +70,87 @@ def dct_low_pass(
     """
     check_images(images)
     qualities = _check_quality(quality, images)
+    if subsampling not in ("4:4:4", "4:2:0"):
+        raise wrong("subsampling", "'4:4:4' or '4:2:0'", repr(subsampling))
     if len(images) == 0:
         return images.clone()
     with torch.autocast(images.device.type, enabled=False):  # half precision would lose whole grey levels
+        tables = quantisation_tables(qualities)
+        if subsampling == "4:2:0":
+            return _with_halved_chroma(images, tables)
         levels = rgb_to_levels(to_blocks(images).float())
-        filtered = levels_to_rgb(quantise(levels, quantisation_tables(qualities)))
+        filtered = levels_to_rgb(quantise(levels, tables))
     return from_blocks(filtered, *images.shape[-2:])
+
+
+def fft_low_pass(
+    images: UInt8[Tensor, "batch 3 height width"], ratio: float | Float[Tensor, " batch"]
+) -> UInt8[Tensor, "batch 3 height width"]:
+    """Low-pass filter images by a Gaussian in the spectrum, the second filter of the FGR authors' released code.
+
+    Per channel, the spectrum is multiplied by exp(−d²/(2·(r/1.5)²)) with d the distance to the zero frequency and
+    r = max(ratio · min(H, W)/2, 1); the absolute value of the inverse is cut to 8 bits.
+
+    Args:
+        images: RGB images.
+        ratio: Radius of the pass band relative to half the shorter side, one for all images or one for each. Lower
+            removes more.
+
+    Example:
+        >>> images = torch.full((4, 3, 32, 32), 7, dtype=torch.uint8)
+        >>> fft_low_pass(images, ratio=0.6).unique()
+        tensor([7], dtype=torch.uint8)
+    """
+    check_images(images)
+    ratios = _check_ratio(ratio, images)
+    if len(images) == 0:
+        return images.clone()
+    height, width = images.shape[-2:]
+    with torch.autocast(images.device.type, enabled=False):
+        y, x = (
+            torch.fft.fftfreq(size, 1 / size, dtype=torch.float64, device=images.device) for size in (height, width)
+        )
+        squared_distance = y[:, None] ** 2 + x**2
+        r = (ratios * min(height, width) / 2).clamp_min(1.0)
+        mask = torch.exp(-squared_distance / (2 * (r[:, None, None] / 1.5) ** 2))
+        # In float64: a level that stays as it is must not fall to the one below when fractions are cut off.
+        filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(images.double()) * mask[:, None]).abs()
+    return (filtered + 1e-9).clamp(0, 255).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class LowPassPolicy:
+    """Which share of a set is filtered in an epoch, by what and how strongly (FGR paper, section 4.1).
+
+    Attributes:
+        ratio: The share ρ, in [0, 1).
+        strengths: What each filtered image draws its own from: qualities λ for "dct", radii for "fft".
+        filter: "dct": `dct_low_pass`; "fft": `fft_low_pass`.
+        subsampling: The chroma of `dct_low_pass`.
+        redraw: Whether the share is drawn anew each epoch, or once for all.
+        after_augment: Whether images are filtered after crop and flip, or as they are stored.
+    """
+
+    ratio: float = 0.05
+    strengths: tuple[float, ...] = (15, 18, 25)
+    filter: Literal["dct", "fft"] = "dct"
+    subsampling: Subsampling = "4:4:4"
+    redraw: bool = True
+    after_augment: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio < 1:
+            raise wrong("ratio", "in [0, 1)", self.ratio)
+        if self.filter not in ("dct", "fft"):
+            raise wrong("filter", "'dct' or 'fft'", repr(self.filter))
+
+    def __call__(
+        self, images: UInt8[Tensor, "n 3 height width"], strength: Tensor
+    ) -> UInt8[Tensor, "n 3 height width"]:
+        """Filter images, each with its strength."""
+        if self.filter == "fft":
+            return fft_low_pass(images, strength)
+        return dct_low_pass(images, strength.long(), subsampling=self.subsampling)
 
 
 def check_images(images: Tensor) -> None:
@@ -89,6 +173,17 @@ def _check_quality(quality: SupportsIndex | Tensor, images: Tensor) -> Int[Tenso
     if isinstance(quality, bool) or not isinstance(quality, SupportsIndex) or not 1 <= int(quality) <= 100:
         raise wrong("quality", "an integer in 1..100", quality)
     return torch.full((len(images),), int(quality), device=images.device)
+
+
+def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch"]:
+    if isinstance(ratio, Tensor):
+        if not ratio.is_floating_point() or ratio.shape != images.shape[:1]:
+            expected = f"a number, or floating point of shape [{len(images)}]"
+            raise wrong("ratio", expected, f"{ratio.dtype} {list(ratio.shape)}")
+        return ratio.to(device=images.device, dtype=torch.float64)
+    if not 0 < ratio < math.inf:
+        raise wrong("ratio", "positive", ratio)
+    return torch.full((len(images),), float(ratio), dtype=torch.float64, device=images.device)
 
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
@@ -158,3 +253,50 @@ def from_blocks(
     words = blocks.view(torch.int64).view(n, c, rows, columns, BLOCK).transpose(3, 4)
     planes = words.flatten().view(blocks.dtype).view(n, c, rows * BLOCK, columns * BLOCK)
     return planes[..., :height, :width].contiguous()
+
+
+def _with_halved_chroma(
+    images: UInt8[Tensor, "batch 3 height width"], tables: Float[Tensor, "batch 3 64"]
+) -> UInt8[Tensor, "batch 3 height width"]:
+    """Quantise the luma at full and the chroma at half resolution, with libjpeg's arithmetic."""
+    height, width = images.shape[2:]
+    levels = rgb_to_levels(_pad(images.float()))
+    luma = _quantise_plane(levels[:, :1], tables[:, :1])
+    chroma = _quantise_plane(_halve(levels[:, 1:]), tables[:, 1:])
+    chroma = chroma[..., : -(-height // 2), : -(-width // 2)]
+    return levels_to_rgb(torch.cat([luma[..., :height, :width], _double(chroma)[..., :height, :width]], dim=1))
+
+
+def _quantise_plane(levels: Tensor, tables: Tensor) -> Tensor:
+    blocks = quantise(to_blocks(levels.to(torch.int8)).float(), tables).to(torch.int8)
+    return from_blocks(blocks, *levels.shape[2:]).float()
+
+
+def _pad(planes: Tensor) -> Tensor:
+    """Complete blocks to the right, but below only a pair of rows: libjpeg completes those after halving the chroma."""
+    below, right = -planes.shape[2] % 2, -planes.shape[3] % (2 * BLOCK)
+    return torch.nn.functional.pad(planes, (0, right, 0, below), mode="replicate")
+
+
+def _halve(levels: Tensor) -> Tensor:
+    """Average 2×2 levels, rounded with a bias of 1/4 and 2/4 in turn along a row, as libjpeg does."""
+    n, c, height, width = levels.shape
+    total = levels.view(n, c, height // 2, 2, width // 2, 2).sum((3, 5))
+    bias = 1 + torch.arange(width // 2, device=levels.device) % 2
+    return ((total + bias) / 4).floor()
+
+
+def _double(levels: Tensor) -> Tensor:
+    """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
+    tall = _interleave(levels, dim=2)
+    wide = _interleave(tall, dim=3)
+    bias = torch.tensor([8.0, 7.0], device=levels.device).repeat(levels.shape[3])
+    return ((wide + bias) / 16).floor()
+
+
+def _interleave(levels: Tensor, dim: int) -> Tensor:
+    size = levels.shape[dim]
+    position = torch.arange(size, device=levels.device)
+    before = levels.index_select(dim, (position - 1).clamp(min=0))
+    after = levels.index_select(dim, (position + 1).clamp(max=size - 1))
+    return torch.stack([3 * levels + before, 3 * levels + after], dim=dim + 1).flatten(dim, dim + 1)

@@ -2,73 +2,134 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shiftcal._checks import unknown, wrong
 
+Weights = Literal["last", "best_nll", "best_ece", "average"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The main loss.
+
+    Attributes:
+        name: A name in `shiftcal.losses`.
+        gamma: Which of the recipe's focusing parameters it takes, if it takes one.
+        runner_up: The reading of the dual focal loss's runner-up, see `losses.dual_focal`.
+    """
+
+    name: str
+    gamma: Literal["dfl", "fgr", "bsce_gra", "released"] | None = None
+    runner_up: Literal["below", "incorrect"] | None = None
+
+
+@dataclass(frozen=True)
+class LowPass:
+    """How the ρ-share of the training images is low-pass filtered after the warm-up.
+
+    Attributes:
+        filter: "dct": `dct_low_pass`; "fft": `fft_low_pass`.
+        subsampling: The chroma of `dct_low_pass`.
+        redraw: Whether the share is drawn anew each epoch, or once.
+        after_augment: Whether crop and flip come before the filter, or after it.
+        truncate: Whether the filter takes levels that were normalised and cut to 8 bits on the way back, by which some
+            lose one.
+    """
+
+    filter: Literal["dct", "fft"] = "dct"
+    subsampling: Literal["4:4:4", "4:2:0"] = "4:4:4"
+    redraw: bool = True
+    after_augment: bool = False
+    truncate: bool = False
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """The loss that must not rise after the warm-up, and how its gradient changes the main one.
+
+    Attributes:
+        loss: A name in `shiftcal.losses`.
+        rule: How the two gradients become one, a name in `shiftcal.rectification.RULES`.
+        batch: "independent": a second batch and forward pass; "shared": the main batch's unfiltered members.
+        scope: The parameters whose gradient is changed: "all", or those of the last layer, the "classifier".
+        momentum: β of the running mean of the constraint's gradient; 0 uses each step's own.
+        centres: The bin centres of Soft-ECE, see `losses.soft_ece`.
+    """
+
+    loss: str = "soft_ece"
+    rule: str = "rectify"
+    batch: Literal["independent", "shared"] = "independent"
+    scope: Literal["all", "classifier"] = "all"
+    momentum: float = 0.0
+    centres: Literal["midpoints", "ends"] | None = None
+
 
 @dataclass(frozen=True)
 class Method:
-    """One row: everything in which a method differs from plain training. Filter and constraint start after the warm-up.
+    """One row: everything in which a method differs from plain training.
 
     Attributes:
-        loss: The main loss, a name in `shiftcal.losses`.
-        gamma: Which of the recipe's focusing parameters the main loss takes, if it takes one.
-        filter: Whether a ρ-share of the training images is low-pass filtered each epoch.
-        constraint: The loss whose gradient the rule looks at, a name in `shiftcal.losses`.
-        rule: How the two gradients become one, a name in `shiftcal.rectification.RULES`.
-        constraint_batch: "independent": a second batch and forward pass; "shared": the main batch's unfiltered members.
-        constraint_momentum: β of the running mean of the constraint's gradient; 0 uses each step's own.
+        loss: What is descended.
+        low_pass: The low-pass filter, after the warm-up.
+        constraint: The constraint, after the warm-up.
         augment: "mixup" or "augmix" of `shiftcal.augment`, with the objective that belongs to it, from the first epoch
             on; the constraint sees images without it.
+        weights: Which weights are evaluated and kept: the last epoch's, those of the epoch with the lowest validation
+            NLL or ECE, or an average over the steps.
     """
 
-    loss: str
-    gamma: Literal["dfl", "fgr", "bsce_gra"] | None = None
-    filter: bool = False
-    constraint: str | None = None
-    rule: str = "none"
-    constraint_batch: Literal["independent", "shared"] = "independent"
-    constraint_momentum: float = 0.0
+    loss: Loss
+    low_pass: LowPass | None = None
+    constraint: Constraint | None = None
     augment: Literal["mixup", "augmix"] | None = None
+    weights: Weights = "last"
 
     def __post_init__(self) -> None:
-        if self.augment == "mixup" and self.constraint_batch == "shared":
-            raise wrong("constraint_batch", "'independent' with mixup, whose images have two classes", "'shared'")
+        if self.augment == "mixup" and self.constraint is not None and self.constraint.batch == "shared":
+            raise wrong("constraint.batch", "'independent' with mixup, whose images have two classes", "'shared'")
 
+
+_FGR = Loss("dual_focal", gamma="fgr")
+_RELEASED = Loss("dual_focal", gamma="released", runner_up="incorrect")
+_RELEASED_FILTER = LowPass(subsampling="4:2:0", redraw=False, after_augment=True, truncate=True)
+_RELEASED_ECE = Constraint(batch="shared", scope="classifier", centres="ends")
+_RELEASED_ECE_OF_ALL = replace(_RELEASED_ECE, scope="all")
 
 # fmt: off
 METHODS: dict[str, Method] = {
-    "ce":           Method("cross_entropy"),
-    "ls":           Method("label_smoothing"),
-    "mixup":        Method("cross_entropy", augment="mixup"),
-    "augmix":       Method("cross_entropy", augment="augmix"),
-    "flsd53":       Method("flsd53"),
-    "dfl":          Method("dual_focal", gamma="dfl"),
-    "maxent":       Method("max_ent"),
-    "bsce-gra":     Method("bsce_gra", gamma="bsce_gra"),
-    "fgr":          Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify"),
+    "ce":           Method(Loss("cross_entropy")),
+    "ls":           Method(Loss("label_smoothing")),
+    "mixup":        Method(Loss("cross_entropy"), augment="mixup"),
+    "augmix":       Method(Loss("cross_entropy"), augment="augmix"),
+    "flsd53":       Method(Loss("flsd53")),
+    "dfl":          Method(Loss("dual_focal", gamma="dfl")),
+    "maxent":       Method(Loss("max_ent")),
+    "bsce-gra":     Method(Loss("bsce_gra", gamma="bsce_gra")),
+    "fgr":          Method(_FGR, LowPass(), Constraint()),
     # FGR with another constraint.
-    "fgr-avuc":     Method("dual_focal", gamma="fgr", filter=True, constraint="soft_avuc", rule="rectify"),
-    "fgr-mmce":     Method("dual_focal", gamma="fgr", filter=True, constraint="mmce", rule="rectify"),
-    "fgr-brier":    Method("dual_focal", gamma="fgr", filter=True, constraint="brier", rule="rectify"),
+    "fgr-avuc":     Method(_FGR, LowPass(), Constraint("soft_avuc")),
+    "fgr-mmce":     Method(_FGR, LowPass(), Constraint("mmce")),
+    "fgr-brier":    Method(_FGR, LowPass(), Constraint("brier")),
     # Ablations: the two halves of FGR, and other rules in place of the projection.
-    "filter-only":  Method("dual_focal", gamma="fgr", filter=True),
-    "rect-only":    Method("dual_focal", gamma="fgr", constraint="soft_ece", rule="rectify"),
-    "weighted-sum": Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="sum"),
-    "pcgrad":       Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="pcgrad"),
-    "cagrad":       Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="cagrad"),
+    "filter-only":  Method(_FGR, LowPass()),
+    "rect-only":    Method(_FGR, constraint=Constraint()),
+    "weighted-sum": Method(_FGR, LowPass(), Constraint(rule="sum")),
+    "pcgrad":       Method(_FGR, LowPass(), Constraint(rule="pcgrad")),
+    "cagrad":       Method(_FGR, LowPass(), Constraint(rule="cagrad")),
     # Ours: one forward pass for both losses, and a running mean of the constraint's gradient.
-    "fgr-shared":   Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
-                           constraint_batch="shared"),
-    "fgr-ema":      Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
-                           constraint_momentum=0.98),
+    "fgr-shared":   Method(_FGR, LowPass(), Constraint(batch="shared")),
+    "fgr-ema":      Method(_FGR, LowPass(), Constraint(momentum=0.98)),
     # Ours: FGR on top of an augmentation.
-    "fgr+mixup":    Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
-                           augment="mixup"),
-    "fgr+augmix":   Method("dual_focal", gamma="fgr", filter=True, constraint="soft_ece", rule="rectify",
-                           augment="augmix"),
+    "fgr+mixup":    Method(_FGR, LowPass(), Constraint(), augment="mixup"),
+    "fgr+augmix":   Method(_FGR, LowPass(), Constraint(), augment="augmix"),
+    # FGR as its authors released it, which differs from their paper: the classifier alone is rectified, with other
+    # bins, another filter and another reading of the loss. Then with all parameters, and its parts.
+    "fgr-released":         Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE, weights="best_ece"),
+    "fgr-released-all":     Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE_OF_ALL, weights="best_ece"),
+    "filter-only-released": Method(_RELEASED, _RELEASED_FILTER, weights="best_ece"),
+    "dfl-released":         Method(_RELEASED, weights="best_ece"),
 }
 # fmt: on
 
@@ -77,7 +138,7 @@ def find(name: str) -> Method:
     """Look a method up by name.
 
     Example:
-        >>> find("ce").loss
+        >>> find("ce").loss.name
         'cross_entropy'
     """
     if name not in METHODS:

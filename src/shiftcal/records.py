@@ -19,7 +19,7 @@ from shiftcal._checks import wrong
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
 BAD_BATCH = "bad-batch.json"
-SCHEMA = 1
+SCHEMA = 2
 _LOCK = ".lock.tmp"
 
 

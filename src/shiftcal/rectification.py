@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -184,6 +185,7 @@ def rectified_backward(
     *,
     rule: str | Rule = "rectify",
     state: ConstraintMomentum | None = None,
+    constrained: Iterable[Tensor] | None = None,
 ) -> Rectification:
     """Write into `.grad` the one gradient that a rule makes of two losses (FGR paper, algorithm 1, lines 16–22).
 
@@ -196,6 +198,8 @@ def rectified_backward(
         parameters: What to differentiate for, for example `model.parameters()`. Frozen ones are left out.
         rule: A name in `RULES`, or a function of two flat gradients that returns one.
         state: Running mean of the constraint's gradient; None uses each step's own.
+        constrained: The parameters whose gradient the rule changes, all by default. The others keep the main gradient,
+            and the constraint's backward pass goes no further than it must.
 
     Returns:
         Scalars that tell whether the two conflicted and how.
@@ -207,52 +211,83 @@ def rectified_backward(
         (tensor([1., 0.]), tensor(True))
     """
     trainable = [p for p in parameters if p.requires_grad]
-    pair = gradient_pair(main_loss, constraint_loss, trainable)
+    if not trainable:
+        raise wrong("parameters", "at least one tensor that requires a gradient", "none")
+    trainable, count = constrained_first(trainable, constrained)
+    pair = gradient_pair(main_loss, constraint_loss, trainable, count)
     return apply_gradients(pair, trainable, rule=rule, state=state)
+
+
+def constrained_first(trainable: Iterable[Tensor], constrained: Iterable[Tensor] | None) -> tuple[list[Tensor], int]:
+    """Put the constrained parameters before the others, and count them."""
+    trainable = list(trainable)
+    if constrained is None:
+        return trainable, len(trainable)
+    chosen = {id(p) for p in constrained if p.requires_grad}
+    first = [p for p in trainable if id(p) in chosen]
+    if not first or len(first) < len(chosen):
+        raise wrong("constrained", "some of `parameters` that require a gradient", f"{len(first)} of {len(chosen)}")
+    return first + [p for p in trainable if id(p) not in chosen], len(first)
 
 
 @dataclass(frozen=True)
 class GradientPair:
     """The gradients of two losses, each as one vector, and which parameters had a part in them.
 
-    They lie in one tensor, so that processes can add theirs up in one go.
+    They lie in one tensor, so that processes can add theirs up in one go. The constraint's may be shorter: then it
+    belongs to the first entries of the main one.
     """
 
-    vectors: Float[Tensor, "2 n"]
+    vectors: Float[Tensor, " both"]
+    size: int
     used: tuple[bool, ...]
+
+    @property
+    def main(self) -> Float[Tensor, " n"]:
+        """The main loss's gradient."""
+        return self.vectors[: self.size]
+
+    @property
+    def constraint(self) -> Float[Tensor, " m"]:
+        """The constraint's gradient."""
+        return self.vectors[self.size :]
 
     def times(self, share: float) -> GradientPair:
         """Scale both, in place."""
-        return self if share == 1 else GradientPair(self.vectors.mul_(share), self.used)
+        return self if share == 1 else replace(self, vectors=self.vectors.mul_(share))
 
     def combined(self, rule: str | Rule) -> GradientPair:
         """Put what a rule makes of both in the place of the first."""
-        main, constraint = self.vectors
+        main, constraint = self.main, self.constraint
         constraint = constraint.where(_usable(constraint.dot(constraint)), 0.0)
-        return GradientPair(torch.stack([_find_rule(rule)(main, constraint), constraint]), self.used)
+        head = _find_rule(rule)(main[: len(constraint)], constraint)
+        return replace(self, vectors=torch.cat([head, main[len(constraint) :], constraint]))
 
     def plus(self, other: GradientPair, share: float) -> GradientPair:
         """Add a share of another pair, in place."""
         used = tuple(a or b for a, b in zip(self.used, other.used, strict=True))
-        return GradientPair(self.vectors.add_(other.vectors, alpha=share), used)
+        return replace(self, vectors=self.vectors.add_(other.vectors, alpha=share), used=used)
 
 
-def gradient_pair(main_loss: Tensor, constraint_loss: Tensor, trainable: Sequence[Tensor]) -> GradientPair:
-    """Return the gradients of two losses, which may be averaged or summed before a rule sees them."""
+def gradient_pair(
+    main_loss: Tensor, constraint_loss: Tensor, trainable: Sequence[Tensor], constrained: int
+) -> GradientPair:
+    """Return the gradients of two losses, which may be averaged or summed before a rule sees them.
+
+    The constraint's is that of the first `constrained` parameters.
+    """
     for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
         if loss.ndim != 0 or not loss.requires_grad:
             raise wrong(name, "a scalar that requires a gradient", f"shape {list(loss.shape)}, {loss.requires_grad=!s}")
-    if not trainable:
-        raise wrong("parameters", "at least one tensor that requires a gradient", "none")
     # Both graphs are kept until both gradients are out: they may share a forward pass.
     main_parts = torch.autograd.grad(main_loss, trainable, retain_graph=True, allow_unused=True)
-    constraint_parts = torch.autograd.grad(constraint_loss, trainable, allow_unused=True)
-    used = tuple(a is not None or b is not None for a, b in zip(main_parts, constraint_parts, strict=True))
+    constraint_parts = torch.autograd.grad(constraint_loss, trainable[:constrained], allow_unused=True)
+    used = tuple(a is not None or b is not None for a, b in zip_longest(main_parts, constraint_parts))
     kind = torch.float32  # at least: a dot product over millions of entries would overflow in half precision
     for p in trainable:
         kind = torch.promote_types(kind, p.dtype)
-    pieces = [piece for parts in (main_parts, constraint_parts) for piece in _flattened(parts, trainable, kind)]
-    return GradientPair(torch.cat(pieces).view(2, -1), used)
+    pieces = _flattened(main_parts, trainable, kind) + _flattened(constraint_parts, trainable[:constrained], kind)
+    return GradientPair(torch.cat(pieces), sum(p.numel() for p in trainable), used)
 
 
 def apply_gradients(
@@ -265,14 +300,16 @@ def apply_gradients(
 ) -> Rectification:
     """Write into `.grad` what a rule makes of a pair of gradients, see `rectified_backward`; `through` may compile."""
     report: Rectification
-    combined, report = through(_combined)(pair.vectors, _find_rule(rule), state)
+    combined, report = through(_combined)(pair.main, pair.constraint, _find_rule(rule), state)
     for p, gradient, used in zip(trainable, _split(combined, trainable), pair.used, strict=True):
         p.grad = gradient if used else None
     return report
 
 
-def _combined(vectors: Tensor, combine: Rule, state: ConstraintMomentum | None) -> tuple[Tensor, Rectification]:
-    main, constraint = vectors
+def _combined(
+    whole: Tensor, constraint: Tensor, combine: Rule, state: ConstraintMomentum | None
+) -> tuple[Tensor, Rectification]:
+    main, rest = whole[: len(constraint)], whole[len(constraint) :]
     squared_norm = constraint.dot(constraint)
     usable, constraint_norm = _usable(squared_norm), squared_norm.sqrt()
     if state is not None:
@@ -283,6 +320,7 @@ def _combined(vectors: Tensor, combine: Rule, state: ConstraintMomentum | None) 
     d = main.dot(constraint)
     # Millions of entries are gone through as rarely as can be: the paper's rule takes the products that are there.
     combined = _project(main, constraint, d, squared_norm, 1e-12) if combine is rectify else combine(main, constraint)
+    combined = torch.cat([combined, rest]) if len(rest) else combined
     return combined, _report(d, main.dot(main).sqrt(), squared_norm, constraint_norm)
 
 

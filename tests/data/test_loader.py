@@ -5,6 +5,7 @@ import torch
 
 from shiftcal import data, dct_low_pass
 from shiftcal.data.loader import ResidentEpoch, seeded
+from shiftcal.filtering import LowPassPolicy
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +14,7 @@ def split() -> data.Split:
 
 
 def mixed(split: data.Split, ratio: float = 0.1, seed: int = 0, epoch: int = 0) -> ResidentEpoch:
-    return ResidentEpoch(split, ratio=ratio, qualities=(15, 18, 25), seed=seed, epoch=epoch)
+    return ResidentEpoch(split, policy=LowPassPolicy(ratio), seed=seed, epoch=epoch)
 
 
 def test_the_filtered_share_is_rho_and_each_has_a_quality_of_the_list(split: data.Split) -> None:

@@ -15,6 +15,7 @@ from shiftcal.data.dataset import FileSplit, Split, join, read_split
 from shiftcal.data.loader import ResidentEpoch
 from shiftcal.data.stream import StreamedEpoch
 from shiftcal.evaluation import evaluate
+from shiftcal.filtering import LowPassPolicy
 from shiftcal.models import build
 from shiftcal.training.config import load_config
 from shiftcal.training.loop import train
@@ -43,7 +44,7 @@ def test_batches_are_those_of_memory(root: Path, workers: int) -> None:
     assert isinstance(memory.train, Split)
     assert isinstance(stream.train, FileSplit)
     assert len(memory.train) == len(stream.train) == 72
-    options = {"ratio": 0.25, "qualities": (15, 40), "seed": 3, "epoch": 1}
+    options = {"policy": LowPassPolicy(0.25, (15, 40)), "seed": 3, "epoch": 1}
     a, b = ResidentEpoch(memory.train, **options), data.mixed_epoch(stream.train, **options)
     assert isinstance(b, StreamedEpoch)
     assert isinstance(data.mixed_epoch(memory.train, **options), ResidentEpoch)

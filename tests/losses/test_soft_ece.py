@@ -5,12 +5,12 @@ import torch
 from shiftcal.losses import soft_ece
 
 
-def reference(logits: np.ndarray, targets: np.ndarray, bins: int, t: float) -> float:
+def reference(logits: np.ndarray, targets: np.ndarray, bins: int, t: float, ends: bool = False) -> float:
     """Write the formulas of the paper's appendix out, in float64."""
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     confidence, correct = p.max(1), (p.argmax(1) == targets).astype(float)
-    xi = (np.arange(1, bins + 1) - 0.5) / bins
+    xi = np.linspace(0, 1, bins) if ends else (np.arange(1, bins + 1) - 0.5) / bins
     u = np.exp(-((confidence[:, None] - xi) ** 2) / t)
     u /= u.sum(1, keepdims=True)
     total = 0.0
@@ -29,6 +29,15 @@ def test_is_the_formula(classes: int, bins: int, temperature: float) -> None:
     targets = torch.randint(0, classes, (50,), generator=generator)
     ours = soft_ece(logits, targets, bins=bins, temperature=temperature)
     assert ours.item() == pytest.approx(reference(logits.numpy(), targets.numpy(), bins, temperature), rel=1e-9)
+
+
+def test_centres_may_include_the_ends() -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = 2 * torch.randn(50, 7, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 7, (50,), generator=generator)
+    ours = soft_ece(logits, targets, centres="ends")
+    assert ours.item() == pytest.approx(reference(logits.numpy(), targets.numpy(), 15, 0.1, ends=True), rel=1e-9)
+    assert ours.item() != pytest.approx(soft_ece(logits, targets).item(), rel=1e-4)
 
 
 def test_pinned_values() -> None:

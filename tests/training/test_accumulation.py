@@ -62,7 +62,8 @@ def test_what_a_step_does_with_three_micro_batches(each: bool) -> None:
     torch.manual_seed(0)
     model = Plain()
     parameters = list(model.parameters())
-    total = torch.zeros(2, sum(p.numel() for p in parameters))
+    size = sum(p.numel() for p in parameters)
+    total = torch.zeros(2, size)
     bounds, others = (0, 8, 16, 20), (0, 8, 16, 24)
     for k in range(3):
         a, b = slice(bounds[k], bounds[k + 1]), slice(others[k], others[k + 1])
@@ -70,8 +71,9 @@ def test_what_a_step_does_with_three_micro_batches(each: bool) -> None:
             losses.cross_entropy(model(mix.images[a]), mix.targets[a]),
             losses.soft_ece(model(original.images[b]), original.targets[b]),
             parameters,
-        )
-        vectors = torch.stack([rectify(*pair.vectors), pair.vectors[1]]) if each else pair.vectors
+            len(parameters),
+        ).vectors.view(2, size)
+        vectors = torch.stack([rectify(*pair), pair[1]]) if each else pair
         total += (a.stop - a.start) / 20 * vectors
     expected = total[0] if each else rectify(*total)
     optimizer = torch.optim.SGD(parameters, lr=0.0, fused=True)
@@ -108,7 +110,7 @@ def test_parts_are_the_whole_in_order() -> None:
 
 def test_unused_parameters_stay_without_a_gradient() -> None:
     used, unused = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
-    pair = gradient_pair(used.sum(), -used.sum(), [used, unused]).times(0.5)
+    pair = gradient_pair(used.sum(), -used.sum(), [used, unused], 2).times(0.5)
     apply_gradients(pair.plus(pair, 0.5), [used, unused])
     assert unused.grad is None
     assert used.grad is not None

@@ -11,7 +11,7 @@ from torch import nn
 from shiftcal import data
 from shiftcal.bench.run import complete, reevaluate
 from shiftcal.data.dataset import Dataset
-from shiftcal.filtering import dct_low_pass
+from shiftcal.filtering import LowPassPolicy, dct_low_pass
 from shiftcal.models import build, classifier_of
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.finetune import (
@@ -91,7 +91,7 @@ def made_features() -> Features:
 def test_an_epoch_draws_views_of_originals_and_of_the_filtered_share() -> None:
     seen: dict[bool, set[int]] = {True: set(), False: set()}
     for epoch in range(20):
-        mixed = FeatureEpoch(made_features(), ratio=0.2, qualities=(15,), seed=0, epoch=epoch)
+        mixed = FeatureEpoch(made_features(), policy=LowPassPolicy(0.2, (15,)), seed=0, epoch=epoch)
         assert mixed.filtered.sum() == 10
         indices = []
         for batch in mixed.batches(16):

@@ -1,6 +1,7 @@
 """Every recipe: its real model and a stand-in for its data, two steps of cross-entropy and of FGR."""
 
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -138,9 +139,20 @@ def test_protocols_of_pretrained_models(name: str) -> None:
     assert own.input_size == (224 if name.startswith("transformer") else None)
 
 
+RELEASED = {f"released-{name}-resnet50": f"paper-{name}-resnet50" for name in ("cifar10", "cifar100")}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_recipes_are_the_papers_but_for_the_reduction(name: str) -> None:
+    released, paper = load_config(name), load_config(RELEASED[name])
+    assert (released.train.loss_reduction, released.train.clip_norm, released.gamma.released) == ("mean", 2.0, 5.0)
+    train = replace(released.train, loss_reduction="sum")
+    assert replace(released, recipe=paper.recipe, method=paper.method, train=train) == paper
+
+
 def test_every_recipe_is_one_of_these() -> None:
     ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet"}
-    assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED)
+    assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED) | set(RELEASED)
 
 
 @pytest.mark.parametrize("name", recipe_names())

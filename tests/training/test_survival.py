@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from stand_ins import write_class_folders
 
 from shiftcal import data
-from shiftcal.methods import METHODS, Method
+from shiftcal.methods import METHODS
 from shiftcal.training import captured, checkpoint, loop
 from shiftcal.training.config import Config, load_config
 from shiftcal.training.interrupt import Interrupt
@@ -145,7 +146,7 @@ def test_a_run_resumed_after_an_epoch_ends_with_the_same_weights(
     dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
 ) -> None:
     row = METHODS["fgr"]
-    changed = Method(row.loss, row.gamma, row.filter, row.constraint, row.rule, constraint_momentum=momentum)
+    changed = replace(row, constraint=replace(row.constraint, momentum=momentum))
     monkeypatch.setitem(METHODS, "fgr", changed)
     whole = train(config(), dataset, checkpoints=tmp_path / "whole", progress=False)
     last = [name for name in names(tmp_path / "whole") if name.startswith("epoch")]

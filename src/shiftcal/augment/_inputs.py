@@ -1,8 +1,11 @@
-"""What every augmentation checks."""
+"""What every augmentation checks and shares."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from shiftcal._checks import wrong
@@ -14,3 +17,14 @@ def check_images(images: Tensor) -> None:
     check_tensor("images", images)
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
         raise wrong("images", "uint8 of shape [N, 3, H, W]", f"{images.dtype} {list(images.shape)}")
+
+
+def on_chosen(
+    operation: Callable[..., Tensor], images: Tensor, chosen: Bool[Tensor, " batch"], *magnitudes: Tensor
+) -> Tensor:
+    """Apply an operation to the chosen images, in place where that is faster, and leave the others as they are."""
+    if images.device.type == "cpu" and not torch.compiler.is_compiling():
+        index = chosen.nonzero().squeeze(1)
+        return images.index_copy_(0, index, operation(images[index], *(m[index] for m in magnitudes)))
+    # Elsewhere the number of chosen images would have to be read back from the device.
+    return torch.where(chosen[:, None, None, None], operation(images, *magnitudes), images)

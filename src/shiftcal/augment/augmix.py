@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from shiftcal._checks import check_count, wrong
 from shiftcal._tensors import at_least_float32
-from shiftcal.augment._inputs import check_images
+from shiftcal.augment._inputs import check_images, on_chosen
 from shiftcal.augment.operations import OPERATIONS, affine
 
 _NAMES = tuple(OPERATIONS)
@@ -98,25 +98,14 @@ def _operate(
     }
     chosen = {name: drawn == index for index, name in enumerate(_NAMES)}
     for name in _TONAL:
-        images = _on_chosen(OPERATIONS[name], images, chosen[name], magnitude[name])
+        images = on_chosen(OPERATIONS[name], images, chosen[name], magnitude[name])
     moves = [magnitude[name].where(chosen[name], 0.0) for name in _GEOMETRIC]
     moved = torch.stack([chosen[name] for name in _GEOMETRIC]).any(0)
-    return _on_chosen(_move, images, moved, *moves)
+    return on_chosen(_move, images, moved, *moves)
 
 
 def _move(images: Tensor, *moves: Tensor) -> Tensor:
     return affine(images, **dict(zip(_GEOMETRIC.values(), moves, strict=True)))
-
-
-def _on_chosen(
-    operation: Callable[..., Tensor], images: Tensor, chosen: Bool[Tensor, " batch"], *magnitudes: Tensor
-) -> Tensor:
-    """Apply an operation to the chosen images, in place where that is faster, and leave the others as they are."""
-    if images.device.type == "cpu" and not torch.compiler.is_compiling():
-        index = chosen.nonzero().squeeze(1)
-        return images.index_copy_(0, index, operation(images[index], *(m[index] for m in magnitudes)))
-    # Elsewhere the number of chosen images would have to be read back from the device.
-    return torch.where(chosen[:, None, None, None], operation(images, *magnitudes), images)
 
 
 def jensen_shannon(logits: Float[Tensor, "views batch classes"]) -> Float[Tensor, ""]:

@@ -73,6 +73,11 @@ def _complete(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> dict[
     if _ranks.rank() == 0:
         checkpoint.save_weights(out / records.WEIGHTS, made.network)
     evaluation = evaluate_with(config, made.network, made.dataset, progress=ways.progress)
+    also = {}
+    for name in config.evaluation.also:
+        network, epoch = made.run.weights(name)
+        found = evaluate_with(config, network, made.dataset, progress=ways.progress, histograms=False)
+        also[name] = found | {"epoch": epoch}
     record = {
         "schema": records.SCHEMA,
         "recipe": config.recipe,
@@ -91,7 +96,9 @@ def _complete(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> dict[
             **made.seconds,
         },
         "history": made.run.history,
+        "weights": {"kept": config.row.weights, "epoch": made.epoch},
         "evaluation": evaluation,
+        "also": also,
         **made.besides,
     }
     if _ranks.rank() == 0:
@@ -141,6 +148,7 @@ class _Made:
 
     run: Run
     network: nn.Module
+    epoch: int
     dataset: Dataset
     seconds: dict[str, float] = field(default_factory=dict)
     besides: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +168,7 @@ def _trained(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> _Made:
     run = Run(config, dataset)  # before the claim: weights that do not fit must leave nothing behind
     _claim(config, out, ways)
     go_on(run, checkpoints=checkpoints_of(out), resume=ways.resume, progress=ways.progress)
-    return _Made(run, run.model, run.dataset)
+    return _Made(run, *run.weights(config.row.weights), run.dataset)
 
 
 def _finetuned(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> _Made:
@@ -179,7 +187,7 @@ def _finetuned(config: Config, dataset: Dataset, out: Path, ways: _Ways) -> _Mad
     run, seconds = finetune(
         config, network, dataset, checkpoints=checkpoints_of(out), resume=ways.resume, progress=ways.progress
     )
-    return _Made(run, network, dataset, {"features": seconds}, {"before": before})
+    return _Made(run, network, run.epochs_done, dataset, {"features": seconds}, {"before": before})
 
 
 def known_keys(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +247,9 @@ def reevaluate(out: Path, *, root: Path | None = None, progress: bool = True) ->
     return record
 
 
-def evaluate_with(config: Config, model: nn.Module, dataset: Dataset, *, progress: bool) -> dict[str, Any]:
+def evaluate_with(
+    config: Config, model: nn.Module, dataset: Dataset, *, progress: bool, histograms: bool = True
+) -> dict[str, Any]:
     """Evaluate as a config says."""
     return evaluate(
         model,
@@ -249,6 +259,8 @@ def evaluate_with(config: Config, model: nn.Module, dataset: Dataset, *, progres
         frost=config.evaluation.frost,
         corrupted=config.evaluation.corrupted,
         bins=config.evaluation.bins,
+        temperatures=config.evaluation.temperatures,
+        histograms=histograms,
         temperature_criterion=config.evaluation.temperature_criterion,  # type: ignore[arg-type]
         batch_size=config.evaluation.batch_size,
         progress=progress,

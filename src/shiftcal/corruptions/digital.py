@@ -11,15 +11,7 @@ from torch import Tensor
 
 from shiftcal.corruptions.blur import smooth
 from shiftcal.corruptions.setting import Images, Setting, Stored, in_unit
-from shiftcal.filtering import (
-    BLOCK,
-    from_blocks,
-    levels_to_rgb,
-    quantisation_tables,
-    quantise,
-    rgb_to_levels,
-    to_blocks,
-)
+from shiftcal.filtering import dct_low_pass
 
 _ELASTIC, _WARP = 40, 41  # streams of random numbers
 
@@ -110,46 +102,4 @@ def _sample(x: Tensor, column: Tensor, row: Tensor, *, mirror_centres: bool) -> 
 
 def jpeg_compression(x: Stored, quality: float, _: Setting) -> Stored:
     """Compress as a JPEG codec at default settings: 4:2:0 chroma (ITU-T T.81; libjpeg's arithmetic)."""
-    height, width = x.shape[2:]
-    levels = rgb_to_levels(_pad(x.float()))
-    tables = quantisation_tables(torch.full((len(x),), int(quality), device=x.device))
-    luma = _compress(levels[:, :1], tables[:, :1])
-    chroma = _compress(_halve(levels[:, 1:]), tables[:, 1:])
-    chroma = chroma[..., : -(-height // 2), : -(-width // 2)]
-    levels = torch.cat([luma[..., :height, :width], _double(chroma)[..., :height, :width]], dim=1)
-    return levels_to_rgb(levels)
-
-
-def _compress(levels: Tensor, tables: Tensor) -> Tensor:
-    blocks = quantise(to_blocks(levels.to(torch.int8)).float(), tables).to(torch.int8)
-    return from_blocks(blocks, *levels.shape[2:]).float()
-
-
-def _pad(planes: Tensor) -> Tensor:
-    """Complete blocks to the right, but below only a pair of rows: libjpeg completes those after halving the chroma."""
-    below, right = -planes.shape[2] % 2, -planes.shape[3] % (2 * BLOCK)
-    return torch.nn.functional.pad(planes, (0, right, 0, below), mode="replicate")
-
-
-def _halve(levels: Tensor) -> Tensor:
-    """Average 2×2 levels, rounded with a bias of 1/4 and 2/4 in turn along a row, as libjpeg does."""
-    n, c, height, width = levels.shape
-    total = levels.view(n, c, height // 2, 2, width // 2, 2).sum((3, 5))
-    bias = 1 + torch.arange(width // 2, device=levels.device) % 2
-    return ((total + bias) / 4).floor()
-
-
-def _double(levels: Tensor) -> Tensor:
-    """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
-    tall = _interleave(levels, dim=2)
-    wide = _interleave(tall, dim=3)
-    bias = torch.tensor([8.0, 7.0], device=levels.device).repeat(levels.shape[3])
-    return ((wide + bias) / 16).floor()
-
-
-def _interleave(levels: Tensor, dim: int) -> Tensor:
-    size = levels.shape[dim]
-    position = torch.arange(size, device=levels.device)
-    before = levels.index_select(dim, (position - 1).clamp(min=0))
-    after = levels.index_select(dim, (position + 1).clamp(max=size - 1))
-    return torch.stack([3 * levels + before, 3 * levels + after], dim=dim + 1).flatten(dim, dim + 1)
+    return dct_low_pass(x, int(quality), subsampling="4:2:0")

@@ -17,6 +17,7 @@ from shiftcal.data.shapes import shapes
 from shiftcal.data.stream import StreamedEpoch
 from shiftcal.data.tiny_imagenet import tiny_imagenet
 from shiftcal.data.wilds import camelyon17, fmow, iwildcam
+from shiftcal.filtering import LowPassPolicy
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "shapes": shapes,
@@ -50,10 +51,10 @@ def load(name: str, **options: object) -> Dataset:
     return DATASETS[name](**options)
 
 
-def mixed_epoch(split: Samples, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> MixedEpoch:
+def mixed_epoch(split: Samples, *, policy: LowPassPolicy, seed: int, epoch: int) -> MixedEpoch:
     """Make one epoch of D_mix with the loader that a set needs: from memory, or from disk."""
     kind = StreamedEpoch if isinstance(split, FileSplit) else ResidentEpoch
-    return kind(split, ratio=ratio, qualities=qualities, seed=seed, epoch=epoch)
+    return kind(split, policy=policy, seed=seed, epoch=epoch)
 
 
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:

@@ -219,6 +219,15 @@ class Dataset:
         values = (rows / 255).sub_(mean).div_(std)
         return values.view(n, height, width, 3).permute(0, 3, 1, 2)
 
+    def truncated(self, images: UInt8[Tensor, "n 3 height width"]) -> UInt8[Tensor, "n 3 height width"]:
+        """Normalise images in float32, undo it and cut the levels to 8 bits, by which some lose one.
+
+        FGR's released code filters images so.
+        """
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        values = (images.float() / 255 - mean) / std
+        return ((values * std + mean).clamp(0, 1) * 255).to(torch.uint8)
+
 
 def resized(images: Tensor, size: int) -> Float[Tensor, "n 3 size size"]:
     """Enlarge or shrink images to a square, as Pillow's bilinear resampling would but for rounding to grey levels."""

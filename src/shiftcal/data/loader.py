@@ -14,20 +14,22 @@ from torch import Tensor
 
 from shiftcal._checks import wrong
 from shiftcal.data.dataset import Split
-from shiftcal.filtering import dct_low_pass
+from shiftcal.filtering import LowPassPolicy
 
 
 @dataclass(frozen=True)
 class Batch:
     """Stored images of one step, or features of them, their classes, and which of them were low-pass filtered.
 
-    A local batch has only the images that this one of several processes computes, and the classes of all.
+    A local batch has only the images that this one of several processes computes, and the classes of all. `strength` is
+    there where the filter is yet to be applied, after crop and flip.
     """
 
     images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
     local: bool = False
+    strength: Float[Tensor, " images"] | None = None
 
 
 def seeded(seed: int, epoch: int, purpose: str, device: torch.device) -> torch.Generator:
@@ -61,19 +63,20 @@ class MixedEpoch:
     What is drawn is a function of seed and epoch, and of the device on which it is drawn.
     """
 
-    def __init__(self, split: Samples, *, ratio: float, qualities: tuple[int, ...], seed: int, epoch: int) -> None:
-        if not 0 <= ratio < 1:
-            raise wrong("ratio", "in [0, 1)", ratio)
-        if round(ratio * len(split)) == len(split):
-            raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", ratio)
-        self.split, self._seed, self._epoch, self._device = split, seed, epoch, split.targets.device
+    def __init__(self, split: Samples, *, policy: LowPassPolicy, seed: int, epoch: int) -> None:
+        count = round(policy.ratio * len(split))
+        if count == len(split):
+            raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", policy.ratio)
+        self.split, self.policy, self._device = split, policy, split.targets.device
+        self._seed, self._epoch = seed, epoch
         generator = self._seeded("filter")
-        chosen = torch.randperm(len(split), generator=generator, device=self._device)[: round(ratio * len(split))]
-        pick = torch.randint(len(qualities), (len(chosen),), generator=generator, device=self._device)
+        whose = generator if policy.redraw else seeded(seed, 0, "filter once", self._device)
+        chosen = torch.randperm(len(split), generator=whose, device=self._device)[:count]
+        pick = torch.randint(len(policy.strengths), (count,), generator=generator, device=self._device)
         self.filtered = torch.zeros(len(split), dtype=torch.bool, device=self._device)
         self.filtered[chosen] = True
-        self.qualities = torch.zeros(len(split), dtype=torch.int64, device=self._device)
-        self.qualities[chosen] = torch.tensor(qualities, device=self._device)[pick]
+        self.strengths = torch.full((len(split),), float(policy.strengths[0]), device=self._device)
+        self.strengths[chosen] = torch.tensor(policy.strengths, dtype=torch.float32, device=self._device)[pick]
         self._filter(chosen)
 
     def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
@@ -115,10 +118,12 @@ class ResidentEpoch(MixedEpoch):
 
     def _filter(self, chosen: Tensor) -> None:
         self.images = self.split.images
-        if len(chosen):
+        if len(chosen) and not self.policy.after_augment:
             self.images = self.split.images.clone()
-            self.images[chosen] = dct_low_pass(self.split.images[chosen], self.qualities[chosen])
+            self.images[chosen] = self.policy(self.split.images[chosen], self.strengths[chosen])
 
     def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        later = self.policy.after_augment
         for index in indices:
-            yield Batch(self.images[index], self.split.targets[index], self.filtered[index])
+            strength = self.strengths[index] if later else None
+            yield Batch(self.images[index], self.split.targets[index], self.filtered[index], strength=strength)

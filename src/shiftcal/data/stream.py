@@ -16,7 +16,6 @@ from shiftcal import _ranks
 from shiftcal._checks import wrong
 from shiftcal.data.dataset import FileSplit
 from shiftcal.data.loader import Batch, MixedEpoch
-from shiftcal.filtering import dct_low_pass
 
 
 class StreamedEpoch(MixedEpoch):
@@ -47,8 +46,10 @@ class StreamedEpoch(MixedEpoch):
     ) -> Batch:
         filtered = self.filtered[found]
         images = images.to(device, non_blocking=True)
-        if filtered.any():
+        later = self.policy.after_augment
+        if filtered.any() and not later:
             chosen = filtered.nonzero().squeeze(1)
-            qualities = self.qualities[found[chosen]].to(device)
-            images = images.index_copy(0, chosen.to(device), dct_low_pass(images[chosen.to(device)], qualities))
-        return Batch(images, self.split.targets[index].to(device), self.filtered[index].to(device), local)
+            strengths = self.strengths[found[chosen]].to(device)
+            images = images.index_copy(0, chosen.to(device), self.policy(images[chosen.to(device)], strengths))
+        strength = self.strengths[found].to(device) if later else None
+        return Batch(images, self.split.targets[index].to(device), self.filtered[index].to(device), local, strength)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,6 +18,7 @@ def soft_ece(
     *,
     bins: int = 15,
     temperature: float = 0.1,
+    centres: Literal["midpoints", "ends"] = "midpoints",
     mask: Bool[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, ""]:
     """Compute the L2 soft-binned calibration error (Karandikar et al., NeurIPS 2021; FGR paper, equation 10).
@@ -29,6 +32,8 @@ def soft_ece(
         targets: Class indices.
         bins: Number of bins M.
         temperature: Softness t of the memberships.
+        centres: Where the bin centres are. "midpoints": ξ_m as above. "ends": M points from 0 to 1, both included, as
+            in the FGR authors' released code.
         mask: The samples that count, all by default. A mask keeps shapes fixed where a selection would not.
 
     Example:
@@ -42,7 +47,7 @@ def soft_ece(
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     confidence, correct = confidence_and_hits(logits, targets)
-    xi = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
+    xi = _bin_centres(bins, centres, confidence)
     u = (-((confidence[:, None] - xi) ** 2) / temperature).softmax(-1)
     excess = correct - confidence
     if mask is not None:  # not a product: a sample that does not count may be NaN
@@ -53,3 +58,11 @@ def soft_ece(
     # The root has no finite slope at 0, so that a perfectly calibrated batch takes the slope 0 instead.
     zero = squared <= torch.finfo(squared.dtype).tiny
     return torch.where(zero, 0.0, squared.where(~zero, 1.0).sqrt())
+
+
+def _bin_centres(bins: int, centres: str, like: Tensor) -> Float[Tensor, " bins"]:
+    if centres == "midpoints":
+        return (torch.arange(bins, dtype=like.dtype, device=like.device) + 0.5) / bins
+    if centres == "ends":
+        return torch.linspace(0, 1, bins, dtype=like.dtype, device=like.device)
+    raise wrong("centres", "'midpoints' or 'ends'", repr(centres))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from shiftcal import _ranks
 from shiftcal.rectification import Function, Through, as_it_is
+from shiftcal.training.averaging import WeightAverage
 from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config, EngineConfig
 from shiftcal.training.objective import Objective
@@ -52,13 +53,14 @@ class Engine:
         config: Config,
         *,
         steps: int,
+        average: WeightAverage | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         device = next(model.parameters()).device
         self.cuda, self.size, self._say = device.type == "cuda", config.step_size, say
         own = config.engine
         self.model: nn.Module = Autocast(model) if in_half(own, device) else model
-        self.optimizer, self.totals = optimizer, Totals(device)
+        self.optimizer, self.average, self.totals = optimizer, average, Totals(device)
         self.capture = self.cuda and own.capture != "off" and not _ranks.several()
         self._ways: list[tuple[nn.Module, Through]] = [(self.model, as_it_is)]  # the fastest last
         if own.compile == "on" or (own.compile == "auto" and self.cuda and steps >= _PAYS):
@@ -106,6 +108,8 @@ class Engine:
             self._say(f"Steps are not compiled as a whole, {left}: {_reason(error)}")
             self._eager(objective, mix, original, whole=whole)
             return
+        if self.average is not None:
+            self.average.update()
         self.totals.add(report, len(mix.targets), self.optimizer.found_inf)  # type: ignore[attr-defined]
 
     def _on_the_side(self, objective: Objective, mix: Inputs, original: Inputs | None) -> None:

@@ -44,7 +44,9 @@ class TrainConfig:
     `weights` are what the model starts from, a file or "pretrained"; images become `input_size` pixels square and are
     normalised with `mean` and `std` where the recipe should overrule what the data set and the model say. A step takes
     `accumulate` batches and averages their gradients, which are rectified together or, with `rectify_per`
-    "micro_batch", one by one. With `sync_batch_norm` several processes share the statistics of batch-norm.
+    "micro_batch", one by one. With `sync_batch_norm` several processes share the statistics of batch-norm. `keep` says
+    which weights are evaluated and written, by default what the method's row says; `average_decay` is that of their
+    average over the steps.
     """
 
     model: str = "small"
@@ -70,6 +72,8 @@ class TrainConfig:
     start: float = 4 / 7
     augment: str = "crop_flip"
     sync_batch_norm: bool = False
+    keep: str | None = None
+    average_decay: float = 0.999
     track: tuple[str, ...] = ()
 
 
@@ -88,26 +92,43 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Low-pass filter: share ρ of the images, and the qualities λ drawn from."""
+    """Low-pass filter: share ρ of the images, the qualities λ that "dct" draws from, and the radii of "fft".
+
+    The rest is as the method's row says unless it is set here, see `methods.LowPass`.
+    """
 
     ratio: float = 0.05
     qualities: tuple[int, ...] = (15, 18, 25)
+    radii: tuple[float, ...] = (0.8, 0.6, 0.4)
+    filter: str | None = None
+    subsampling: str | None = None
+    redraw: bool | None = None
+    after_augment: bool | None = None
+    truncate: bool | None = None
 
 
 @dataclass(frozen=True)
 class GammaConfig:
-    """Focusing parameters γ: of the baselines dual focal loss and BSCE-GRA, and of FGR and its ablations."""
+    """Focusing parameters γ: of the baselines dual focal loss and BSCE-GRA, and of FGR and its ablations.
+
+    `released` is that of FGR as its authors released it. `runner_up` is the reading of the dual focal loss, by default
+    that of the method's row.
+    """
 
     dfl: float = 3.0
     fgr: float = 3.0
     bsce_gra: float = 1.0
+    released: float = 5.0
+    runner_up: str | None = None
 
 
 @dataclass(frozen=True)
 class ConstraintConfig:
-    """Weight of the constraint where a rule adds it."""
+    """Weight of the constraint where a rule adds it; the rest is as the method's row says unless it is set here."""
 
     weight: float = 1.0
+    scope: str | None = None
+    centres: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,9 +150,15 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Bins, what temperature scaling minimises, and the corruptions of the test set, made or read from a folder."""
+    """Bins, temperatures, and the corruptions of the test set, made or read from a folder.
+
+    `also` names further weights that are evaluated beside those that are kept, see `train.keep`. `temperatures` are
+    fitted on validation images: "clean" as they are, "shift_aware" together with augmented ones.
+    """
 
     bins: int = 15
+    also: tuple[str, ...] = ()
+    temperatures: tuple[str, ...] = ("clean", "shift_aware")
     temperature_criterion: str = "nll"
     corruptions: tuple[str, ...] = ()
     constants: str = "cifar"
@@ -168,10 +195,21 @@ class Config:
                 raise wrong(key, should, value)
         if self.train.nesterov and self.train.momentum == 0:
             raise wrong("train.nesterov", "false without train.momentum", True)
-        if self.train.rectify_per == "micro_batch" and methods.find(self.method).constraint_momentum:
+        constraint = self.row.constraint
+        if self.train.rectify_per == "micro_batch" and constraint is not None and constraint.momentum:
             raise wrong("train.rectify_per", f"'batch' with {self.method}, which averages over steps", "'micro_batch'")
         if self.finetune.views > 0 and self.finetune.filtered_views == 0:
             raise wrong("finetune.filtered_views", "at least 1 with finetune.views", 0)
+
+    @property
+    def row(self) -> methods.Method:
+        """The method's row, with what the recipe sets otherwise."""
+        row = methods.find(self.method)
+        low_pass = row.low_pass and _changed(row.low_pass, self.filter)
+        constraint = row.constraint and _changed(row.constraint, self.constraint)
+        loss = _changed(row.loss, self.gamma) if row.loss.name == "dual_focal" else row.loss
+        weights = typing.cast(methods.Weights, self.train.keep or row.weights)
+        return dataclasses.replace(row, loss=loss, low_pass=low_pass, constraint=constraint, weights=weights)
 
     @property
     def step_size(self) -> int:
@@ -188,6 +226,15 @@ class Config:
         return dataclasses.asdict(self)
 
 
+def _changed(cell: typing.Any, section: typing.Any) -> typing.Any:
+    """Return a cell of a method's row with the values that a section of the recipe sets for fields of that name."""
+    names = {field.name for field in dataclasses.fields(cell)}
+    given = {field.name: getattr(section, field.name) for field in dataclasses.fields(section) if field.name in names}
+    return dataclasses.replace(cell, **{name: value for name, value in given.items() if value is not None})
+
+
+_WEIGHTS = typing.get_args(methods.Weights)
+_TEMPERATURES = ("clean", "shift_aware")
 _CHOICES = {
     "data.fit": (None, "crop", "stretch"),
     "data.loader": (None, "auto", "memory", "stream"),
@@ -198,6 +245,12 @@ _CHOICES = {
     "engine.capture": ("auto", "off"),
     "engine.compile": ("auto", "on", "off"),
     "train.loss_reduction": ("mean", "sum"),
+    "train.keep": (None, *_WEIGHTS),
+    "filter.filter": (None, "dct", "fft"),
+    "filter.subsampling": (None, "4:4:4", "4:2:0"),
+    "gamma.runner_up": (None, "below", "incorrect"),
+    "constraint.scope": (None, "all", "classifier"),
+    "constraint.centres": (None, "midpoints", "ends"),
     "train.augment": ("none", "crop_flip"),
     "evaluation.temperature_criterion": ("nll", "ece"),
     "device": ("auto", "cpu", "cuda"),
@@ -224,6 +277,9 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "train.clip_norm": ("positive", lambda v: v is None or v > 0),
     "filter.ratio": ("in [0, 1)", lambda v: 0 <= v < 1),
     "filter.qualities": ("integers in 1..100, at least one", lambda v: len(v) > 0 and all(1 <= q <= 100 for q in v)),
+    "filter.radii": ("positive, at least one", lambda v: len(v) > 0 and all(0 < r <= 10 for r in v)),
+    "train.average_decay": ("in [0, 1)", lambda v: 0 <= v < 1),
+    "gamma.released": _NOT_NEGATIVE,
     "gamma.dfl": _NOT_NEGATIVE,
     "gamma.fgr": _NOT_NEGATIVE,
     "gamma.bsce_gra": _NOT_NEGATIVE,
@@ -237,6 +293,11 @@ _RANGES: dict[str, tuple[str, typing.Callable[[Any], bool]]] = {
     "finetune.gamma": _NOT_NEGATIVE,
     "evaluation.bins": ("in 1..1000", lambda v: 1 <= v <= 1000),
     "evaluation.batch_size": _POSITIVE,
+    "evaluation.also": (f"of {', '.join(_WEIGHTS)}", lambda v: all(name in _WEIGHTS for name in v)),
+    "evaluation.temperatures": (
+        "'clean', or 'clean' and 'shift_aware'",
+        lambda v: "clean" in v and all(name in _TEMPERATURES for name in v),
+    ),
 }
 
 

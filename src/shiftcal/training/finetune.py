@@ -25,14 +25,13 @@ from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
 from shiftcal.data.dataset import Dataset, host_memory
 from shiftcal.data.loader import Batch, MixedEpoch, seeded
-from shiftcal.filtering import dct_low_pass
 from shiftcal.methods import find
 from shiftcal.records import WEIGHTS
 from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Autocast, in_half
 from shiftcal.training.config import Config
 from shiftcal.training.loop import go_on
-from shiftcal.training.run import Run, resolve_device
+from shiftcal.training.run import Run, low_pass_policy, resolve_device
 
 _AT_ONCE = 32  # batches
 _MOST = 2  # features may take one half of the memory
@@ -112,13 +111,8 @@ class HeadRun(Run):
 
     def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
         """Draw features instead of images."""
-        return FeatureEpoch(
-            self.train_split,
-            ratio=ratio,
-            qualities=self.config.filter.qualities,
-            seed=self.config.seed,
-            epoch=epoch,
-        )
+        policy = low_pass_policy(self.config, ratio)
+        return FeatureEpoch(self.train_split, policy=policy, seed=self.config.seed, epoch=epoch)
 
     def validate(self) -> dict[str, float]:
         """Nothing: the validation images are not kept as features."""
@@ -152,6 +146,9 @@ def finetune(
         The finished run, and the seconds that keeping the features took.
     """
     check_method(config)
+    wanted = {config.row.weights, *config.evaluation.also} - {"last"}
+    if wanted:
+        raise wrong("train.keep", "'last' where the classifier alone is trained (also in evaluation.also)", min(wanted))
     network.to(resolve_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
     frozen, settings = HeadOnly(network), head_config(config)
     if config.finetune.views == 0:
@@ -224,7 +221,8 @@ def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progres
     views = [*((f"view {v}", False) for v in range(own.views))]
     views += [(f"filtered view {v}", True) for v in range(own.filtered_views)]
     generators = {name: seeded(config.seed, 0, name, device) for name, _ in views}
-    qualities = torch.tensor(config.filter.qualities, device=device)
+    low_pass = low_pass_policy(config, 0.0)
+    strengths = torch.tensor(low_pass.strengths, device=device)
     augment = AUGMENTATIONS[config.train.augment]
     kept, targets, done = torch.empty(0), torch.empty(len(split), dtype=torch.int64, device=device), 0
     with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.no_grad():
@@ -235,8 +233,8 @@ def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progres
             for number, (name, filtered) in enumerate(views):
                 images, generator = part.images, generators[name]
                 if filtered:
-                    pick = torch.randint(len(qualities), (len(part),), generator=generator, device=device)
-                    images = dct_low_pass(images, qualities[pick])
+                    pick = torch.randint(len(strengths), (len(part),), generator=generator, device=device)
+                    images = low_pass(images, strengths[pick])
                 features = extract(dataset.normalise(augment(images, generator)))
                 if done == number == 0:
                     kept = _room(len(views), len(split), features)

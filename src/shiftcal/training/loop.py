@@ -69,7 +69,7 @@ def go_on(run: Run, *, checkpoints: Path | None = None, resume: bool = False, pr
         if taken is not None and run.epochs_done < config.train.epochs:
             bar.line(f"goes on from {taken.name}")
         steps = run.steps_per_epoch * (config.train.epochs - run.epochs_done)
-        engine = Engine(run.model, run.optimizer, config, steps=steps, say=bar.line)
+        engine = Engine(run.model, run.optimizer, config, steps=steps, average=run.average, say=bar.line)
         saver = checkpoint.Saver(checkpoints, bar.line) if checkpoints and _ranks.rank() == 0 else None
         tracking = Tracking(checkpoints.parent, config) if checkpoints and _ranks.rank() == 0 else None
         try:
@@ -145,8 +145,9 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
     config, epoch, started, size = run.config, run.epochs_done, time.perf_counter(), run.config.step_size
     active = run.active(epoch)
     objective = run.full if active else run.plain
-    mixed = run.mixed_epoch(epoch, config.filter.ratio if active and run.method.filter else 0.0)
-    independent = objective.constraint is not None and run.method.constraint_batch == "independent"
+    mixed = run.mixed_epoch(epoch, config.filter.ratio if active and run.method.low_pass else 0.0)
+    constraint = run.method.constraint
+    independent = objective.constraint is not None and constraint is not None and constraint.batch == "independent"
     originals = mixed.original_batches(size, skip=run.steps_done) if independent else None
     generators = {name: seeded(config.seed, epoch, name, run.device) for name in _PURPOSES}
     engine.totals.reset(constrained=objective.constraint is not None)
@@ -179,6 +180,7 @@ def _train_epoch(run: Run, engine: Engine, bar: Progress, interrupt: Interrupt) 
     }
     _stop_if_frozen(run, mixed, epoch, entry)
     entry["validation"] = run.validate()
+    run.best.after_epoch(run.model, epoch + 1, entry["validation"])
     run.history.append(entry)
     run.epochs_done, run.within = run.epochs_done + 1, {}
     return entry

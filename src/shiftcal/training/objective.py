@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shiftcal import augment, losses, methods
 from shiftcal._checks import wrong
 from shiftcal.data.loader import Batch
+from shiftcal.models import classifier_of
 from shiftcal.rectification import RULES, ConstraintMomentum, Rule, add
 from shiftcal.training.batches import Inputs
 from shiftcal.training.config import Config
@@ -24,6 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Objective:
     """What a step descends: a method's row made callable. Without a constraint it is plain training.
 
+    A rule changes the gradient of the `constrained` parameters, by default of all.
     A step goes through its batch in micro-batches of `micro_batch` images and averages their gradients; with
     `rectify_each` a rule is applied to those of every micro-batch before.
     """
@@ -32,31 +34,48 @@ class Objective:
     constraint: Callable[..., Tensor] | None = None
     rule: Rule | str = "rectify"
     momentum: ConstraintMomentum | None = None
+    constrained: tuple[Tensor, ...] | None = None
     sum_reduction: bool = False
     clip_norm: float | None = None
     micro_batch: int | None = None
     rectify_each: bool = False
 
 
-def objectives(config: Config) -> tuple[Objective, Objective]:
+def objectives(config: Config, model: nn.Module) -> tuple[Objective, Objective]:
     """Return the objective of the warm-up and that of the phase after it."""
-    method = methods.find(config.method)
-    loss = getattr(losses, method.loss)
-    if method.gamma is not None:
-        loss = partial(loss, gamma=getattr(config.gamma, method.gamma))
-    rule = RULES[method.rule]
-    if rule is add:
-        rule = partial(add, weight=config.constraint.weight)
+    method = config.row
     common: dict[str, Any] = {
-        "main": partial(_AUGMENTED[method.augment][1], loss),
+        "main": partial(_AUGMENTED[method.augment][1], _main_loss(config, method.loss)),
         "sum_reduction": config.train.loss_reduction == "sum",
         "clip_norm": config.train.clip_norm,
         "micro_batch": config.train.batch_size if config.train.accumulate > 1 else None,
         "rectify_each": config.train.rectify_per == "micro_batch",
     }
-    constraint = getattr(losses, method.constraint) if method.constraint else None
-    momentum = ConstraintMomentum(method.constraint_momentum) if method.constraint_momentum else None
-    return Objective(**common), Objective(**common, constraint=constraint, rule=rule, momentum=momentum)
+    own = _constraint(config, method.constraint, model) if method.constraint else {}
+    return Objective(**common), Objective(**common, **own)
+
+
+def _main_loss(config: Config, cell: methods.Loss) -> Loss:
+    options: dict[str, Any] = {}
+    if cell.gamma is not None:
+        options["gamma"] = getattr(config.gamma, cell.gamma)
+    if cell.runner_up is not None:
+        options["runner_up"] = cell.runner_up
+    return partial(getattr(losses, cell.name), **options)
+
+
+def _constraint(config: Config, cell: methods.Constraint, model: nn.Module) -> dict[str, Any]:
+    loss, rule = getattr(losses, cell.loss), RULES[cell.rule]
+    if cell.centres is not None:
+        if cell.loss != "soft_ece":
+            raise wrong("constraint.centres", f"left out for {cell.loss}, which has no bins", repr(cell.centres))
+        loss = partial(loss, centres=cell.centres)
+    return {
+        "constraint": loss,
+        "rule": partial(add, weight=config.constraint.weight) if rule is add else rule,
+        "momentum": ConstraintMomentum(cell.momentum) if cell.momentum else None,
+        "constrained": tuple(classifier_of(model)[1].parameters()) if cell.scope == "classifier" else None,
+    }
 
 
 def augmented(name: str | None, images: Tensor, batch: Batch, generator: torch.Generator | None) -> Inputs:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,22 @@ from torch import Tensor, nn
 from shiftcal import _ranks, data, methods, models
 from shiftcal._checks import unknown, wrong
 from shiftcal.augment import AUGMENTATIONS
+from shiftcal.augment._inputs import on_chosen
 from shiftcal.data.dataset import Dataset, FileSplit
-from shiftcal.data.loader import Batch, MixedEpoch, Samples
+from shiftcal.data.loader import Batch, MixedEpoch, Samples, seeded
+from shiftcal.filtering import LowPassPolicy
 from shiftcal.metrics import CalibrationMeter
 from shiftcal.records import first_difference
 from shiftcal.training import checkpoint
+from shiftcal.training.averaging import WeightAverage
 from shiftcal.training.batches import Inputs
 from shiftcal.training.captured import Totals
 from shiftcal.training.config import Config, from_dict
+from shiftcal.training.keeping import BestEpochs
 from shiftcal.training.objective import augmented, objectives
 from shiftcal.training.optimizer import make_optimizer
+
+_STATISTICS = 200  # batches from which the statistics of batch-norm are taken
 
 
 class Run:
@@ -31,7 +38,7 @@ class Run:
     def __init__(
         self, config: Config, dataset: Dataset, model: nn.Module | None = None, samples: Samples | None = None
     ) -> None:
-        self.config, self.method = config, methods.find(config.method)
+        self.config, self.method = config, config.row
         if _ranks.several() and config.train.accumulate > 1 and isinstance(dataset.train, FileSplit):
             expected = "1 where several processes decode from disk (data.loader=memory reads into memory)"
             raise wrong("train.accumulate", expected, config.train.accumulate)
@@ -46,7 +53,10 @@ class Run:
         if config.train.sync_batch_norm and _ranks.several():
             self.model = synchronised(self.model, self.device)
         self.optimizer = make_optimizer(config.train, self.model)
-        self.plain, self.full = objectives(config)
+        self.plain, self.full = objectives(config, self.model)
+        wanted = {self.method.weights, *config.evaluation.also}
+        self.best = BestEpochs(wanted)
+        self.average = WeightAverage(self.model, config.train.average_decay) if "average" in wanted else None
         self.epochs_done = 0
         self.within: dict[str, Any] = {}  # of an epoch that was interrupted
         self.history: list[dict[str, Any]] = []
@@ -63,9 +73,8 @@ class Run:
 
     def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
         """Draw what an epoch trains on, with a share of it filtered."""
-        return data.mixed_epoch(
-            self.train_split, ratio=ratio, qualities=self.config.filter.qualities, seed=self.config.seed, epoch=epoch
-        )
+        policy = low_pass_policy(self.config, ratio)
+        return data.mixed_epoch(self.train_split, policy=policy, seed=self.config.seed, epoch=epoch)
 
     def prepare(self, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
         """Crop and flip as the recipe says, then normalise; the low-pass filter was applied before.
@@ -74,8 +83,22 @@ class Run:
         constraint's.
         """
         images = AUGMENTATIONS[self.config.train.augment](batch.images, generator)
+        if batch.strength is not None:
+            images = self._filter_now(images, batch, batch.strength)
         inputs = augmented(self.method.augment if of_method else None, images, batch, of_method)
         return dataclasses.replace(inputs, images=self.dataset.normalise(inputs.images))
+
+    def _filter_now(self, images: Tensor, batch: Batch, strength: Tensor) -> Tensor:
+        """Apply the low-pass filter after crop and flip."""
+        if batch.local:
+            raise wrong("filter.after_augment", "false where several processes decode from disk", True)
+        cell = self.method.low_pass
+        low_pass = low_pass_policy(self.config, 0.0)
+
+        def apply(chosen: Tensor, strength: Tensor) -> Tensor:
+            return low_pass(self.dataset.truncated(chosen) if cell and cell.truncate else chosen, strength)
+
+        return on_chosen(apply, images, batch.filtered, strength)
 
     def step_cost(self, epoch: int) -> int:
         """Estimate the time of a step in units of a plain one: a constraint takes a second pass. For the time left."""
@@ -134,6 +157,24 @@ class Run:
         meter = first
         return {name: value for name, value in meter.compute().items() if name in ("accuracy", "ece", "nll")}
 
+    def weights(self, name: str) -> tuple[nn.Module, int]:
+        """Return the model with the weights of that name, see `train.keep`, and the epoch they are from."""
+        if name == "last":
+            return self.model, self.epochs_done
+        if name == "average" and self.average is not None:
+            return self.average.averaged(self.model, self._training_images()), self.epochs_done
+        return self.best.model(name, self.model)
+
+    def _training_images(self) -> Iterator[Tensor]:
+        """Yield images as a step takes them, of an epoch that no step saw: for the statistics of batch-norm."""
+        epoch, own = self.config.train.epochs, self.method.low_pass
+        mixed = self.mixed_epoch(epoch, self.config.filter.ratio if own and self.active(epoch) else 0.0)
+        augment, of_method = (
+            seeded(self.config.seed, epoch, name, self.device) for name in ("augment", "method augment")
+        )
+        for batch in islice(mixed.batches(self.config.train.batch_size), _STATISTICS):
+            yield self.prepare(batch, augment, of_method).images
+
     def is_best(self) -> bool:
         """Tell whether the last epoch has the lowest validation loss (NLL) so far."""
         losses = [entry["validation"]["nll"] for entry in self.history if entry.get("validation")]
@@ -143,6 +184,7 @@ class Run:
         """Return what a checkpoint holds beside the weights."""
         momentum = self.full.momentum.state_dict() if self.full.momentum else {}
         state = {"optimizer": self.optimizer.state_dict(), "constraint_momentum": momentum}
+        state |= {"best": self.best.state_dict(), "average": self.average.state_dict() if self.average else {}}
         return state | {"config": self.config.to_dict(), "epochs": self.epochs_done, "within": self.within}
 
     def load(self, path: Path) -> None:
@@ -160,7 +202,17 @@ class Run:
         if self.full.momentum:
             mean = {name: tensor.to(self.device) for name, tensor in state["constraint_momentum"].items()}
             self.full.momentum.load_state_dict(mean)
+        self.best.load_state_dict(state.get("best", {}), self.model)
+        if self.average:
+            self.average.load_state_dict(state["average"])
         self.epochs_done, self.within, self.history = state["epochs"], state["within"], history
+
+
+def low_pass_policy(config: Config, ratio: float) -> LowPassPolicy:
+    """Return the policy of the method's row for a share of the images; without a row's, the plain one."""
+    cell = config.row.low_pass or methods.LowPass()
+    strengths = config.filter.radii if cell.filter == "fft" else config.filter.qualities
+    return LowPassPolicy(ratio, strengths, cell.filter, cell.subsampling, cell.redraw, cell.after_augment and ratio > 0)
 
 
 def synchronised(model: nn.Module, device: torch.device) -> nn.Module:

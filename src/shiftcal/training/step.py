@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import _ranks
-from shiftcal.rectification import GradientPair, Rectification, Through, apply_gradients, as_it_is, gradient_pair
+from shiftcal.rectification import (
+    GradientPair,
+    Rectification,
+    Through,
+    apply_gradients,
+    as_it_is,
+    constrained_first,
+    gradient_pair,
+)
 from shiftcal.training.batches import Inputs, count_correct, logits_of, micro_batches
 from shiftcal.training.objective import Objective
 from shiftcal.training.optimizer import accumulate, descend
@@ -42,12 +50,13 @@ def training_step(
     then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway. `through` may
     compile the functions that do the work.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    trainable = (p for p in model.parameters() if p.requires_grad)
+    parameters, constrained = constrained_first(trainable, objective.constrained)
     report, pair, losses, correct = None, None, [], []
     optimizer.zero_grad(set_to_none=True)
     for part, of_original, share, last in micro_batches(mix, original, objective.micro_batch):
         with _ranks.adding_up(parameters if last and objective.constraint is None else ()):
-            found: Found = through(gradients)(model, objective, parameters, part, of_original, share)
+            found: Found = through(gradients)(model, objective, parameters, constrained, part, of_original, share)
         loss, right, main, both = found
         losses.append(loss * share)
         correct.append(right)
@@ -69,11 +78,15 @@ def gradients(
     model: nn.Module,
     objective: Objective,
     parameters: Sequence[Tensor],
+    constrained: int,
     part: Inputs,
     of_original: Inputs | None,
     share: float,
 ) -> Found:
-    """Compute the gradients of a micro-batch, which is a share of the whole batch."""
+    """Compute the gradients of a micro-batch, which is a share of the whole batch.
+
+    The constraint's is that of the first `constrained` parameters.
+    """
     logits = logits_of(model, part)
     main_loss = objective.main(logits, part)  # L_main(θ; b_mix)
     logits = logits[: len(part.targets)]  # those of the images themselves, without AugMix's views
@@ -89,7 +102,7 @@ def gradients(
         constraint_loss = objective.constraint(logits, part.targets, mask=~part.filtered)
     else:  # L_calib(θ; b_orig)
         constraint_loss = objective.constraint(logits_of(model, of_original), of_original.targets)
-    pair = gradient_pair(main_loss, constraint_loss, parameters)
+    pair = gradient_pair(main_loss, constraint_loss, parameters, constrained)
     if objective.rectify_each:
         _ranks.add_up(pair.vectors)
         pair = pair.combined(objective.rule)

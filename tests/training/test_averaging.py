@@ -1,0 +1,79 @@
+"""The average of weights: its formula, batch-norm's statistics, and what a checkpoint keeps of it."""
+
+import pytest
+import torch
+from torch import nn
+
+from shiftcal.training.averaging import WeightAverage
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+
+
+def walk(model: nn.Module, average: WeightAverage, steps: int, seed: int = 1) -> list[torch.Tensor]:
+    """Change the weights at random, and return those of the last layer after each step."""
+    generator, seen = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        with torch.no_grad():
+            for p in model.parameters():
+                p += torch.randn(p.shape, generator=generator)
+        average.update()
+        seen.append(model[4].weight.detach().clone())
+    return seen
+
+
+@pytest.mark.parametrize("decay", [0.999, 0.3])
+def test_is_the_formula_with_a_decay_that_rises(decay: float) -> None:
+    model = network()
+    mean = model[4].weight.detach().double()
+    average = WeightAverage(model, decay)
+    for t, weight in enumerate(walk(model, average, 30), start=1):
+        d = min(decay, (1 + t) / (10 + t))
+        mean = d * mean + (1 - d) * weight.double()
+    averaged = average.averaged(model, [torch.zeros(2, 3, 8, 8)])
+    assert torch.allclose(averaged[4].weight.double(), mean, atol=1e-5)
+    assert not torch.allclose(averaged[4].weight, model[4].weight, atol=0.1)
+
+
+def test_statistics_of_batch_norm_are_those_of_the_averaged_weights() -> None:
+    model = network()
+    average = WeightAverage(model, 0.9)
+    walk(model, average, 5)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batches = [torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    averaged = average.averaged(model, iter(batches))
+    with torch.no_grad():
+        seen = [averaged[0](batch) for batch in batches]
+    mean = torch.stack([x.mean((0, 2, 3)) for x in seen]).mean(0)
+    variance = torch.stack([x.var((0, 2, 3)) for x in seen]).mean(0)
+    assert torch.allclose(averaged[1].running_mean, mean, atol=1e-6)
+    assert torch.allclose(averaged[1].running_var, variance, atol=1e-5)
+    assert averaged[1].momentum == model[1].momentum == 0.1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), "the model stays"
+
+
+def test_a_checkpoint_continues_it() -> None:
+    model = network()
+    whole = WeightAverage(model)
+    walk(model, whole, 4)
+    state = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    resumed = WeightAverage(model)
+    resumed.load_state_dict(state)
+    for average in (whole, resumed):
+        average.update()
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True)
+    )
+
+
+def test_frozen_parameters_have_no_average() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    assert not any(name.startswith("0.") for name in WeightAverage(model).state_dict())
+
+
+def test_the_decay_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"`decay` should be in \[0, 1\)"):
+        WeightAverage(network(), 1.0)
