@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "corruptions")]
 
 from made_images import make_natural_images, write_textures
 
-from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, SEVERITIES, _constants, corrupt
+from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, SEVERITIES, _constants, corrupt
 
 OURS, THEIRS, FULL = 2000, 60, 10_000
 

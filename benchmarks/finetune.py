@@ -12,10 +12,10 @@ import time
 import torch
 from step import dataset
 
-from shiftcal.training.config import load_config
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.run import train
+from shiftcal.experiments.setup import stage_of
 from shiftcal.training.finetune import finetune
-from shiftcal.training.loop import go_on
-from shiftcal.training.run import Run
 
 EPOCHS = 5
 
@@ -26,13 +26,14 @@ def main() -> None:
     config = load_config(recipe, ["method=fgr"])
     data = dataset(45_000 if torch.cuda.is_available() else 2_000)
     short = load_config(recipe, ["method=ce", f"train.epochs={EPOCHS}", "engine.compile=off", "train.milestones=[]"])
-    run = go_on(Run(short, data), progress=False)
+    run = train(short, data, progress=False)
     epoch = min(entry["seconds"] for entry in run.history[1:])
     whole = epoch * config.train.epochs
     print(f"{recipe}: {epoch:.2f} s an epoch from scratch, {whole:.1f} s for {config.train.epochs}")
     for _ in range(3):
         clock = time.perf_counter()
-        tuned, features = finetune(config, run.model.eval().requires_grad_(True), data, progress=False)
+        model = run.model.eval().requires_grad_(True)
+        tuned, features = finetune(model, data, stage_of(config), progress=False)
         seconds = time.perf_counter() - clock
         head = sum(entry["seconds"] for entry in tuned.history)
         print(f"fine-tuning {seconds:.2f} s (features {features:.2f}, classifier {head:.2f}): {seconds / whole:.1%}")

@@ -18,29 +18,28 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 
-from shiftcal.data.cifar import MEAN, STD
-from shiftcal.data.dataset import Dataset, Split
-from shiftcal.data.loader import ResidentEpoch
+from shiftcal.data import Dataset, MemorySplit, MixedEpoch
+from shiftcal.data.sources.cifar import CIFAR
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.setup import Setup, set_up
 from shiftcal.filtering import LowPassPolicy
-from shiftcal.training.config import load_config
-from shiftcal.training.run import Run
 from shiftcal.training.step import training_step
 
 COUNT, BATCH, ROUNDS = 20_000, 128, 5
 
 
-def random_split(count: int) -> Split:
+def random_split(count: int) -> MemorySplit:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    return Split(images, torch.randint(0, 10, (count,), generator=generator))
+    return MemorySplit(images, torch.randint(0, 10, (count,), generator=generator))
 
 
 class PerImage(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """What torchvision's CIFAR10 with RandomCrop(32, padding=4), RandomHorizontalFlip, ToTensor and Normalize does."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: MemorySplit) -> None:
         self.images, self.targets = split.images.permute(0, 2, 3, 1).numpy(), split.targets.tolist()
-        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (CIFAR.mean, CIFAR.std))
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -55,11 +54,11 @@ class PerImage(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         return tensor.sub_(self.mean).div_(self.std), self.targets[index]
 
 
-def ours(run: Run, epoch: int, ratio: float) -> Iterator[object]:
-    mixed = ResidentEpoch(run.train_split, policy=LowPassPolicy(ratio), seed=0, epoch=epoch)
-    generator = torch.Generator(run.device).manual_seed(epoch)
+def ours(run: Setup, epoch: int, ratio: float) -> Iterator[object]:
+    mixed = MixedEpoch(run.task.train, policy=LowPassPolicy(ratio), seed=0, epoch=epoch)
+    generator = torch.Generator(run.state.device).manual_seed(epoch)
     for batch in mixed.batches(BATCH):
-        yield run.prepare(batch, generator)
+        yield run.task.prepare(batch, generator, None)
 
 
 def seconds(batches: Iterator[object], device: torch.device) -> float:
@@ -71,20 +70,18 @@ def seconds(batches: Iterator[object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def data_share(run: Run) -> tuple[float, float]:
+def data_share(run: Setup) -> tuple[float, float]:
     """Milliseconds of a plain ResNet-18 step with one batch used again and again, and with all of them prepared."""
-    batches = list(ResidentEpoch(run.train_split, policy=LowPassPolicy(0.05, (15,)), seed=0, epoch=0).batches(BATCH))[
-        :-1
-    ]
-    generator = torch.Generator(run.device).manual_seed(0)
-    fixed = run.prepare(batches[0], generator)
+    batches = list(MixedEpoch(run.task.train, policy=LowPassPolicy(0.05, (15,)), seed=0, epoch=0).batches(BATCH))[:-1]
+    generator = torch.Generator(run.state.device).manual_seed(0)
+    fixed = run.task.prepare(batches[0], generator, None)
 
     def steps(prepared: bool) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         for batch in batches:
-            mix = run.prepare(batch, generator) if prepared else fixed
-            training_step(run.model, run.optimizer, run.plain, mix, None)
+            mix = run.task.prepare(batch, generator, None) if prepared else fixed
+            training_step(run.state.model, run.state.optimizer, run.state.plain, mix)
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start) / len(batches)
 
@@ -96,10 +93,10 @@ def data_share(run: Run) -> tuple[float, float]:
 def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     split = random_split(COUNT)
-    few = Split(split.images[:100], split.targets[:100])
-    dataset = Dataset("random", tuple("0123456789"), MEAN, STD, split, few, few)
+    few = MemorySplit(split.images[:100], split.targets[:100])
+    dataset = Dataset("random", tuple("0123456789"), CIFAR, split, few, few)
     config = load_config("demo", ["method=ce", f"device={device}", "train.model=resnet18"])
-    run = Run(config, dataset)
+    run = set_up(config, dataset)
     peer = DataLoader(PerImage(split), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
     contenders = {
         "shiftcal, crop, flip, normalise": lambda k: ours(run, k, 0.0),
@@ -109,7 +106,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for k in range(ROUNDS + 1):
         for name, make in contenders.items():
-            times[name].append(seconds(make(k), run.device))
+            times[name].append(seconds(make(k), run.state.device))
     medians = {name: statistics.median(values[1:]) for name, values in times.items()}
     where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"{COUNT:,} images of 32×32 in batches of {BATCH}, {where}, median of {ROUNDS} interleaved rounds\n")

@@ -1,4 +1,4 @@
-"""A step of two processes: gradients that travel while the backward pass goes on, against all of them after it, and
+"""A step of two ranks: gradients that are reduced while the backward pass goes on, against all of them after it, and
 against torch's DistributedDataParallel, in one run.
 
 python benchmarks/processes.py             two processes on this machine
@@ -13,14 +13,15 @@ import step
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from shiftcal import _ranks
+from shiftcal import _distributed
+from shiftcal.training.engine import distributed
 
 NAMES = ("shiftcal-a", "shiftcal-b")
 
 
 def with_buckets(size: int, steps):
     def run() -> None:
-        _ranks._BUCKET = size
+        distributed.BUCKET = size
         steps()
 
     return run
@@ -28,11 +29,13 @@ def with_buckets(size: int, steps):
 
 def measure(name: str) -> None:
     torch.set_num_threads(1)
-    _ranks.join()
+    _distributed.initialise()
     data = step.dataset(8 * step.BATCH)
     plain = step.ours(name, data, "ce", "off")
     loops = {
-        "DistributedDataParallel": step.eager(name, data, step.BATCH // _ranks.world(), DistributedDataParallel),
+        "DistributedDataParallel": step.eager(
+            name, data, step.BATCH // _distributed.world_size(), DistributedDataParallel
+        ),
         "after the backward pass": with_buckets(2**62, plain),
         **{f"while it goes on, {size} MiB": with_buckets(size * 2**20, plain) for size in (1, 4, 10, 25)},
         "fgr-shared, one reduction": step.ours(name, data, "fgr-shared", "off"),
@@ -40,14 +43,15 @@ def measure(name: str) -> None:
     times: dict[str, list[float]] = {key: [] for key in loops}
     for _ in range(step.ROUNDS + 1):
         for key, steps in loops.items():
-            _ranks.barrier()
+            _distributed.barrier()
             times[key].append(step.milliseconds(steps))
-    if _ranks.rank() == 0:
+    if _distributed.rank() == 0:
         best = {key: min(values[1:]) for key, values in times.items()}  # the first was for warming up
-        print(f"{name}, batch {step.BATCH} in {_ranks.world()} processes of one thread, torch {torch.__version__}")
+        ranks = _distributed.world_size()
+        print(f"{name}, batch {step.BATCH} on {ranks} ranks of one thread, torch {torch.__version__}")
         for key, value in best.items():
             print(f"{key:26} {value:7.1f} ms  {best['DistributedDataParallel'] / value:5.2f}x as fast as the first")
-    _ranks.leave()
+    _distributed.destroy()
 
 
 def torchrun(*words: str) -> list[str]:

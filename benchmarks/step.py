@@ -11,10 +11,12 @@ import time
 import torch
 
 from shiftcal import models
-from shiftcal.data import Dataset, Split
-from shiftcal.training.captured import Engine
-from shiftcal.training.config import Config, load_config
-from shiftcal.training.run import Run
+from shiftcal.data import Dataset, MemorySplit, Preprocessing
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.setup import set_up
+from shiftcal.training.engine import Engine
+from shiftcal.training.schedule import set_learning_rate
+from shiftcal.training.totals import Totals
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -24,9 +26,9 @@ BATCH, STEPS, ROUNDS = (128, 60, 5) if CUDA else (32, 4, 5)
 def dataset(count: int) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    split = Split(images, torch.arange(len(images)) % 10)
-    classes = tuple(map(str, range(10)))
-    return Dataset("noise", classes, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), split, split, split)
+    split = MemorySplit(images, torch.arange(len(images)) % 10)
+    preprocess = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    return Dataset("noise", tuple(map(str, range(10))), preprocess, split, split, split)
 
 
 def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: model):
@@ -38,7 +40,7 @@ def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: 
 
     def steps() -> None:
         for index in order[:STEPS]:
-            batch = data.normalise(images[index])
+            batch = data.preprocess(images[index])
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(DEVICE, torch.bfloat16, enabled=CUDA):
                 loss = torch.nn.functional.cross_entropy(model(batch), targets[index])
@@ -50,23 +52,25 @@ def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: 
 
 def ours(name: str, data: Dataset, method: str, compile_: str):
     words = [f"method={method}", f"train.model={name}", f"train.batch_size={BATCH}", "train.augment=none"]
-    config: Config = load_config("demo", [*words, "train.epochs=1", "train.start=0", f"engine.compile={compile_}"])
-    run = Run(config, data)
-    engine = Engine(run.model, run.optimizer, config, steps=0)
-    run.model.train()
-    mixed = run.mixed_epoch(0, config.filter.ratio if run.method.low_pass else 0.0)
-    independent = run.full.constraint is not None and run.method.constraint.batch == "independent"
-    originals = mixed.original_batches(BATCH) if independent else None
+    config = load_config("demo", [*words, "train.epochs=1", "train.start=0", f"engine.compile={compile_}"])
+    setup = set_up(config, data)
+    state, task = setup.state, setup.task
+    totals = Totals(state.optimizer.found_inf)
+    engine = Engine(state.model, state.optimizer, config.engine, step_size=BATCH, after_step=[totals.add])
+    state.model.train()
+    epoch, constraint = task.epoch(0), task.method.constraint
+    independent = constraint is not None and constraint.batch == "independent"
+    originals = epoch.original_batches(BATCH) if independent else None
     generator = torch.Generator(DEVICE).manual_seed(0)
 
     def steps() -> None:
-        for count, batch in enumerate(mixed.batches(BATCH)):
+        for count, batch in enumerate(epoch.batches(BATCH)):
             if count == STEPS:
                 break
-            run.set_rate(0.01)
-            mix = run.prepare(batch, generator)
-            original = run.prepare(next(originals), generator) if originals else None
-            engine.step(run.full, mix, original)
+            set_learning_rate(state.optimizer, config.train, count, STEPS)
+            mix = task.prepare(batch, generator, None)
+            original = task.prepare(next(originals), generator, None) if originals else None
+            engine.step(state.full, mix, original)
 
     return steps
 

@@ -45,7 +45,7 @@ def untyped() -> SimpleNamespace:
     global HOOK
     checked = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "shiftcal"}
     HOOK.uninstall()
-    names = ("losses", "metrics", "calibrators", "augment", "rectification")
+    names = ("losses", "metrics", "calibrators", "augment", "gradients")
     modules = {name: importlib.import_module(f"shiftcal.{name}") for name in names}
     for name in [name for name in sys.modules if name.split(".")[0] == "shiftcal"]:
         del sys.modules[name]

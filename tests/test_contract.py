@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import shiftcal.rectification
+import shiftcal
+import shiftcal.gradients
 from shiftcal import ConstraintMomentum, metrics
 
 Pair = tuple[Tensor, Tensor]
@@ -46,7 +47,7 @@ def augmented(function: Callable[..., Any], images: Tensor, _: Tensor) -> Tensor
 
 def discover(package: Any) -> list[Subject]:
     found = [Subject("loss", n, getattr(package.losses, n), getattr(package.losses, n)) for n in package.losses.__all__]
-    found += [Subject("rule", name, rule, rule) for name, rule in package.rectification.RULES.items()]
+    found += [Subject("rule", name, rule, rule) for name, rule in package.gradients.RULES.items()]
     for name in package.metrics.__all__:
         metric = getattr(package.metrics, name)
         if inspect.isfunction(metric) and name != "bootstrap_interval":  # a function of a metric

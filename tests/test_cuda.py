@@ -10,15 +10,14 @@ import torch
 
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
 from shiftcal.augment import OPERATIONS, augmix
-from shiftcal.data.loader import ResidentEpoch
-from shiftcal.filtering import LowPassPolicy
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.run import train
+from shiftcal.experiments.setup import load_dataset, set_up
 from shiftcal.methods import METHODS
 from shiftcal.models import build
-from shiftcal.training.batches import Inputs
-from shiftcal.training.config import load_config
-from shiftcal.training.loop import go_on, train
+from shiftcal.training.inputs import Inputs
+from shiftcal.training.loop import fit
 from shiftcal.training.objective import Objective
-from shiftcal.training.run import Run, load_dataset
 from shiftcal.training.step import training_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -65,17 +64,18 @@ def test_metrics_are_those_of_the_cpu() -> None:
 def test_no_step_waits_for_the_device(method: str) -> None:
     sizes = ["data.train=500", "data.validation=40", "data.test=40", "device=cuda", "train.clip_norm=2.0"]
     config = load_config("demo", [f"method={method}", *sizes])
-    run = Run(config, load_dataset(config))
-    mixed = ResidentEpoch(run.train_split, policy=LowPassPolicy(0.1, (15, 25)), seed=0, epoch=0)
+    setup_ = set_up(config, load_dataset(config))
+    state, task = setup_.state, setup_.task
     generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(3)]
 
     def step() -> None:
-        mix = run.prepare(batch, generators[0], generators[1])
-        shared = run.method.constraint.batch == "shared"
-        original = None if shared else run.prepare(batch, generators[2])
-        training_step(run.model, run.optimizer, run.full, mix, original)
+        mix = task.prepare(batch, generators[0], generators[1])
+        constraint = task.method.constraint
+        independent = constraint is not None and constraint.batch == "independent"
+        original = task.prepare(batch, generators[2], None) if independent else None
+        training_step(state.model, state.optimizer, state.full, mix, original)
 
-    batch = next(mixed.batches(64))
+    batch = next(task.epoch(config.train.epochs).batches(64))
     step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -130,7 +130,17 @@ def test_a_run_on_the_gpu_learns() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["sgd ce", "sgd fgr", "sgd fgr-shared", "sgd fgr-ema", "sgd fgr+mixup", "sgd augmix", "adam fgr", "adamw fgr"],
+    [
+        "sgd ce",
+        "sgd fgr",
+        "sgd fgr-shared",
+        "sgd fgr-ema",
+        "sgd fgr+mixup",
+        "sgd augmix",
+        "sgd fgr-released",
+        "adam fgr",
+        "adamw fgr",
+    ],
 )
 def test_captured_steps_train_as_eager_ones(words: str) -> None:
     optimizer, method = words.split()
@@ -142,6 +152,7 @@ def test_captured_steps_train_as_eager_ones(words: str) -> None:
         "device=cuda",
         "train.epochs=3",
         "train.start=0.34",
+        "train.keep=average",
     ]
     keys = [f"method={method}", f"train.optimizer={optimizer}", f"train.learning_rate={rate}", "engine.precision=fp32"]
     torch.backends.cudnn.deterministic = True
@@ -170,16 +181,17 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.Capt
 
     sizes = ["data.train=700", "data.validation=40", "data.test=40", "device=cuda", "train.epochs=2", "method=fgr"]
     config = load_config("demo", sizes)
-    run = go_on(Run(config, load_dataset(config), Waits()))
+    prepared = set_up(config, load_dataset(config), Waits())
+    history = fit(prepared.state, prepared.task).history
     assert "Steps are not captured in a CUDA graph: " in capsys.readouterr().out
-    assert run.history[-1]["loss"] < run.history[0]["loss"]
+    assert history[-1]["loss"] < history[0]["loss"]
 
 
 def test_half_precision_and_compilation_train_too() -> None:
     sizes = ["data.train=1000", "data.validation=100", "data.test=100", "train.epochs=6", "device=cuda"]
     run = train(load_config("demo", ["method=fgr-shared", "engine.compile=on", *sizes]), progress=False)
     history = run.history
-    assert run.engine == {"precision": "bf16", "captured": True, "compiled": True}
+    assert run.state.engine == {"precision": "bf16", "captured": True, "compiled": True}
     assert history[-1]["loss"] < history[0]["loss"]
     assert all("conflict_rate" in entry for entry in history if entry["active"])
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from shiftcal.bench.run import complete
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.run import complete
 from shiftcal.report.page import write_report
-from shiftcal.training.config import load_config
 
 pytestmark = pytest.mark.slow
 

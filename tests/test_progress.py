@@ -13,8 +13,7 @@ from shiftcal._progress import Progress
 with Progress("fgr", 3) as bar:
     for i in range(3):
         time.sleep(0.3)
-        bar.advance()
-        if bar.due():
+        if bar.advance():
             bar.show(f"loss {i}")
     bar.line("done")
 """
@@ -22,8 +21,7 @@ with Progress("fgr", 3) as bar:
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("fgr", 4, done=1) as bar:
-        assert not bar.due()
-        bar.advance()
+        assert not bar.advance()
         bar.show("only on a terminal")
         bar.line("loss 1.0")
         bar.advance(2)

@@ -1,5 +1,6 @@
 """What the README and the results say is what the code does."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -19,7 +20,7 @@ DOCUMENTS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(
 def test_the_snippet_trains() -> None:
     snippet = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
     lines = [line for line in snippet.splitlines() if line.strip()]
-    assert len(lines) == 10
+    assert len(lines) == 11
     torch.manual_seed(0)
     model = models.build("small", num_classes=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -34,6 +35,13 @@ def test_the_snippet_trains() -> None:
     names = {"torch": torch, "model": model, "optimizer": optimizer, "loader": loader, "normalise": normalise}
     exec(compile(snippet, "README.md", "exec"), names)
     assert losses.cross_entropy(model(normalise(images)), targets).item() < before
+
+
+def test_the_reference_of_all_keys_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_configuration", ROOT / "docs" / "make_configuration.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PATH.read_text(encoding="utf-8") == module.reference(), "python docs/make_configuration.py renews it"
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])

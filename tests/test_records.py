@@ -1,146 +1,127 @@
-import errno
+"""Records: one model for writing and reading, also for those that earlier versions wrote."""
+
+import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from report.test_report import plain, record
 
 from shiftcal import records
+from shiftcal.experiments.environment import environment
+from shiftcal.records import SCHEMA, load_records, parse_record, read_grid, write_grid, write_record
 
-CONFIG = {"method": "fgr", "train": {"epochs": 3, "milestones": (1, 2)}}
-
-
-def test_claims_a_new_or_empty_directory(tmp_path: Path) -> None:
-    records.claim(tmp_path, CONFIG, resume=False)
-    records.claim(tmp_path / "a" / "b", CONFIG, resume=True)
-    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["method"] == "fgr"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
-def test_the_same_run_needs_resume_and_another_is_refused(tmp_path: Path) -> None:
-    records.claim(tmp_path, CONFIG, resume=False)
-    (tmp_path / "checkpoints" / "epoch-0001").mkdir(parents=True)
-    records.claim(tmp_path, CONFIG, resume=True)
-    with pytest.raises(ValueError, match=r"--resume continues a run.*holds this run already"):
-        records.claim(tmp_path, CONFIG, resume=False)
-    other = {"method": "fgr", "train": {"epochs": 4, "milestones": (1, 2)}}
-    before = (tmp_path / "config.json").read_bytes()
-    for resume in (True, False):
-        with pytest.raises(ValueError, match=r"where another run has train.epochs = 3 instead of 4"):
-            records.claim(tmp_path, other, resume=resume)
-    assert (tmp_path / "config.json").read_bytes() == before
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    made = record("fgr", 3, 0.05)
+    write_record(tmp_path / "record.json", made)
+    assert records.read_record(tmp_path / "record.json") == made
+    assert json.loads((tmp_path / "record.json").read_text())["schema"] == SCHEMA
 
 
-def test_what_a_run_left_before_its_first_checkpoint_is_in_nobodys_way(tmp_path: Path) -> None:
-    records.claim(tmp_path, CONFIG, resume=False)
-    (tmp_path / "bad-batch.json").write_text("{}")
-    (tmp_path / "checkpoints" / ".epoch-0001.tmp").mkdir(parents=True)
-    assert not records.is_free(tmp_path), "in that of anything but a run it is"
-    other = CONFIG | {"method": "ce"}
-    records.claim(tmp_path, other, resume=False)
-    assert json.loads((tmp_path / "config.json").read_text())["method"] == "ce"
+def test_metrics_by_key() -> None:
+    cell = record("fgr", 0, 0.05).evaluation.shifts[1]
+    assert (cell.value("ece"), cell.value("clean/ece")) == (0.1, 0.1)
+    assert cell.value("shift_aware/ece") is None
+    assert cell.value("clean/nll") is None
 
 
-def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom shiftcal.records import locked\n"
-        f"with locked(Path({str(tmp_path)!r})): print('held', flush=True); sys.stdin.read()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    refused = rf"no other process trains. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
-    with pytest.raises(ValueError, match=refused), records.locked(tmp_path):
-        raise AssertionError
-    holder.kill()  # the lock ends with its process, however that ends
-    holder.communicate()
-    with records.locked(tmp_path):
-        assert list(tmp_path.iterdir()), "held"
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("record.json")), ids=lambda path: str(path.relative_to(RESULTS)))
+def test_every_committed_record_loads(path: Path) -> None:
+    found = records.read_record(path)
+    assert found.schema_version == SCHEMA
+    assert found.evaluation.clean.value("clean/ece") is not None
+    assert len(found.history) > 0
 
 
-def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lockf(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(records.fcntl, "lockf", lockf)
-    with records.locked(tmp_path / "new"):
-        assert (tmp_path / "new").is_dir()
-
-
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(
-        ValueError, match=r"`out` should be empty, new, or the directory of a run. .*which holds other files"
-    ):
-        records.claim(tmp_path, CONFIG, resume=True)
-    with pytest.raises(ValueError, match=r"`out` should be a directory"):
-        records.claim(tmp_path / "thesis.tex", CONFIG, resume=False)
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "record.json"
-    records.write_json(path, {"a": 1})
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        records.write_json(path, {"a": 2})
-    assert records.read_json(path) == {"a": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+def test_a_record_of_the_first_schema_keeps_its_numbers() -> None:
+    """Written by hand from what the first version wrote."""
+    row = {"accuracy": 0.9, "nll": 0.5, "brier": 0.1, "ece": 0.2, "mce": 0.3, "classwise_ece": 0.04, "ece_ts": 0.11}
+    bins = {"count": [1.0, 2.0], "confidence": [0.3, 0.8], "accuracy": [0.0, 1.0]}
+    old = plain("ce", 0, 0.1) | {"schema": 1}
+    old["evaluation"] = {
+        "temperature": 1.7,
+        "validation": row,
+        "id": row,
+        "id_is_validation": True,
+        "shifted": row,
+        "shifts": [row | {"shift": "fog", "severity": 2}],
+        "besides": {"val": row},
+        "reliability": {"id": bins, "shifted": None},
+    }
+    found = parse_record(old | {"before": old["evaluation"]}, "here").evaluation
+    assert found.temperatures == {"clean": 1.7}
+    assert (found.clean.ece, found.clean.value("clean/ece"), found.clean.smooth_ece) == (0.2, 0.11, None)
+    assert (found.shifts[0].shift, found.shifts[0].severity, found.shifts[0].n) == ("fog", 2, None)
+    assert found.other_tests["val"].ece == 0.2
+    assert found.clean_is_validation
+    assert found.reliability.clean.count == (1, 2)
 
 
-def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "record.json"
-    records.write_json(path, {"a": 1})
-    old = path.stat().st_ino
-
-    def interrupted(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            records.write_json(path, {"a": 2})
-    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
-    records.write_json(path, {"a": 3})
-    assert path.stat().st_ino != old, "replaced by a new file, not written over"
-
-
-def test_json_has_no_nan(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Out of range float"):
-        records.write_json(tmp_path / "x.json", {"a": float("nan")})
-    (tmp_path / "x.json").write_text('{"a": 1')
-    with pytest.raises(ValueError, match=r"`path` should be a whole JSON file. .*x.json"):
-        records.read_json(tmp_path / "x.json")
+def test_a_grid_in_one_file_is_rounded_and_read_as_directories_are(tmp_path: Path) -> None:
+    made = [record("ce", 0, 1 / 30), record("fgr", 0, 0.05)]
+    for name in records.GRID:
+        write_grid(tmp_path / name, made)
+        found = read_grid(tmp_path / name)
+        assert found[1] == made[1]
+        assert found[0].evaluation.shifted.ece == 0.0333333, "six digits"
+        assert load_records(tmp_path / name) == found
+        assert load_records(tmp_path) == found
+        (tmp_path / name).unlink()
+    (tmp_path / "records.jsonl.gz").write_bytes(gzip.compress(b"{"))
+    with pytest.raises(ValueError, match=r"`path` should be a file with a record in each line. .*records.jsonl.gz"):
+        load_records(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="which has none"):
+        read_grid(tmp_path / "empty.jsonl")
 
 
-def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / ".config.json.123.tmp").write_text("{")
-    records.claim(tmp_path, CONFIG, resume=False)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 999},
+        {"schema": None},
+        {"seed": "a"},
+        {"method": None},
+        {"history": [{"epoch": 1}]},
+        {"evaluation": {}},
+        {"evaluation": []},
+        {"config": 3},
+        {"seconds": {"train": float("nan")}},
+    ],
+    ids=str,
+)
+def test_what_is_no_record_is_named(change: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(plain("ce", 0, 0.1) | change))
+    with pytest.raises(ValueError, match=r"`record` should be a run's record. .*record.json") as caught:
+        load_records(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("The command that made the run makes it again, with --resume.")
 
 
-def test_records_that_are_none(tmp_path: Path) -> None:
-    for content in ("[]", "{}"):
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for content in ("[]", "{}", '{"schema": 1}', "3"):
         (tmp_path / "record.json").write_text(content)
-        with pytest.raises(ValueError, match=r"`path` should be a .*record.json"):
-            records.load_records(tmp_path)
+        with pytest.raises(ValueError, match=r"`record` should be a run's record"):
+            load_records(tmp_path)
 
 
 def test_finds_runs(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        records.claim(tmp_path / name, CONFIG, resume=False)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
     assert [p.name for p in records.find_runs(tmp_path)] == ["a", "b"]
     assert records.find_runs(tmp_path / "a") == [tmp_path / "a"]
     with pytest.raises(ValueError, match=r"`directory` should be one with finished runs"):
-        records.load_records(tmp_path)
-    record = dict.fromkeys(("schema", "method", "seed", "config", "history", "evaluation"), 1)
-    records.write_json(tmp_path / "a" / "record.json", record)
+        load_records(tmp_path)
+    made = record("ce", 0, 0.1)
+    write_record(tmp_path / "a" / "record.json", made)
     with pytest.warns(UserWarning, match=r"Left out, since they are not finished: b\."):
-        assert records.load_records(tmp_path) == [record]
+        assert load_records(tmp_path) == [made]
     for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):
         with pytest.raises(ValueError, match=r"`directory` should be the directory of a run"):
             records.find_runs(wrong)
@@ -150,10 +131,10 @@ def test_finds_runs(tmp_path: Path) -> None:
 
 
 def test_environment_says_what_ran() -> None:
-    environment = records.environment()
-    assert environment["versions"]["torch"]
-    assert environment["machine"]["cores"] >= 1
-    assert json.dumps(environment)
+    found = environment()
+    assert found["versions"]["torch"]
+    assert found["machine"]["cores"] >= 1
+    assert json.dumps(found)
 
 
 def test_records_and_reports_do_not_import_torch() -> None:

@@ -7,44 +7,44 @@ seeds each with kept features and without.
 """
 
 import copy
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
 
-from shiftcal.bench.run import complete
 from shiftcal.evaluation import predict
+from shiftcal.experiments.config import Config, config_of_run
+from shiftcal.experiments.run import complete
+from shiftcal.experiments.setup import load_dataset, load_network, preprocessing_of, stage_of
 from shiftcal.metrics import ece
-from shiftcal.training.config import Config, config_of_run
-from shiftcal.training.finetune import HeadOnly, HeadRun, head_config, keep_features, load_network
-from shiftcal.training.loop import go_on
-from shiftcal.training.run import adapted, load_dataset, resolve_device
+from shiftcal.training.finetune import HeadOnly, head_task, keep_features
+from shiftcal.training.loop import fit
 
 RATES, EPOCHS, GAMMAS = (0.001, 0.01, 0.1, 1.0), (5, 20), (0.5, 1.0, 2.0, 3.0, 5.0)
 SELECTION_SEED = 100
 
 
+def changed(config: Config, **finetune: object) -> Config:
+    return config.model_copy(update={"finetune": config.finetune.model_copy(update=finetune)})
+
+
 def select(config: Config) -> tuple[list[dict[str, float]], dict[str, float]]:
-    config = dataclasses.replace(config, seed=SELECTION_SEED)
+    config = config.model_copy(update={"seed": SELECTION_SEED})
     dataset = load_dataset(config)
-    network = load_network(config, len(dataset.classes)).to(resolve_device(config.device)).eval()
-    dataset = adapted(dataset, config, network)
+    network = load_network(config, dataset).eval()
+    preprocess = preprocessing_of(config, dataset, network)
     frozen = HeadOnly(network)
-    features = keep_features(config, frozen, dataset)
+    features = keep_features(frozen, dataset, stage_of(config), preprocess)
     before = copy.deepcopy(frozen.head.state_dict())
 
     def measured(rate: float, epochs: int, gamma: float) -> dict[str, float]:
         frozen.head.load_state_dict(before)
-        own = dataclasses.replace(config.finetune, learning_rate=rate, epochs=epochs, gamma=gamma)
-        go_on(
-            HeadRun(head_config(dataclasses.replace(config, finetune=own)), dataset, frozen.head, features),
-            progress=False,
-        )
-        logits, targets = predict(network, dataset, dataset.validation, config.evaluation.batch_size)
-        accuracy = (logits.argmax(1) == targets).float().mean().item()
+        stage = stage_of(changed(config, learning_rate=rate, epochs=epochs, gamma=gamma))
+        fit(*head_task(frozen.head, features, stage), progress=False)
+        found = predict(network, dataset.validation, preprocess, batch_size=config.evaluation.batch_size)
+        accuracy = (found.logits.argmax(1) == found.targets).float().mean().item()
         row = {"learning_rate": rate, "epochs": epochs, "gamma": gamma, "accuracy": accuracy}
-        row["ece"] = float(ece(logits.softmax(1), targets, bins=config.evaluation.bins))
+        row["ece"] = float(ece(found.logits.softmax(1), found.targets, bins=config.evaluation.bins))
         print(row, flush=True)
         return row
 
@@ -65,17 +65,13 @@ def main(checkpoint: Path, out: Path, words: list[str]) -> None:
         path.write_text(json.dumps({"seed": SELECTION_SEED, "rows": rows, "best": best}, indent=1) + "\n")
         print(f"selection: {time.perf_counter() - clock:.0f} s, best {best}", flush=True)
     best = json.loads(path.read_text())["best"]
-    own = dataclasses.replace(
-        config.finetune, learning_rate=best["learning_rate"], epochs=int(best["epochs"]), gamma=best["gamma"]
-    )
-    for name, views in (("kept", own.views), ("none-kept", 0)):
+    best = {"learning_rate": best["learning_rate"], "epochs": int(best["epochs"]), "gamma": best["gamma"]}
+    for name, views in (("kept", config.finetune.views), ("none-kept", 0)):
         for seed in range(3):
-            finetune = dataclasses.replace(own, views=views)
-            record = complete(
-                dataclasses.replace(config, seed=seed, finetune=finetune), out / f"{name}-{seed}", resume=True
-            )
-            result = record["evaluation"]
-            print(name, seed, record["seconds"], result["id"]["ece"], result["shifted"]["ece"], flush=True)
+            own = changed(config, **best, views=views).model_copy(update={"seed": seed})
+            record = complete(own, out / f"{name}-{seed}", resume=True)
+            result = record.evaluation
+            print(name, seed, record.seconds, result.clean.ece, result.shifted.ece, flush=True)
 
 
 if __name__ == "__main__":

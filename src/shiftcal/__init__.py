@@ -9,30 +9,39 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shiftcal import augment, calibrators, losses, methods, metrics
-    from shiftcal.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-    from shiftcal.evaluation import evaluate
+    from shiftcal.auditing.grid import evaluate
+    from shiftcal.experiments.config import load_config
+    from shiftcal.experiments.run import train
     from shiftcal.filtering import dct_low_pass, fft_low_pass
-    from shiftcal.rectification import ConstraintMomentum, Rectification, rectified_backward, rectify
-    from shiftcal.training.config import load_config
-    from shiftcal.training.loop import train
+    from shiftcal.gradients import (
+        ConstraintMomentum,
+        GradientPair,
+        Rectification,
+        gather,
+        rectified_backward,
+        rectify,
+    )
+    from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 
 # A public name and where it lives; imported when first used, so that `import shiftcal` costs nothing.
 _NAMES = {
     # the method
     "dct_low_pass": "shiftcal.filtering",
     "fft_low_pass": "shiftcal.filtering",
-    "rectify": "shiftcal.rectification",
-    "rectified_backward": "shiftcal.rectification",
-    "Rectification": "shiftcal.rectification",
-    "ConstraintMomentum": "shiftcal.rectification",
+    "rectify": "shiftcal.gradients",
+    "rectified_backward": "shiftcal.gradients",
+    "gather": "shiftcal.gradients",
+    "GradientPair": "shiftcal.gradients",
+    "Rectification": "shiftcal.gradients",
+    "ConstraintMomentum": "shiftcal.gradients",
     # shifts
-    "corrupt": "shiftcal.corruptions",
-    "CORRUPTIONS": "shiftcal.corruptions",
-    "EXTRA_CORRUPTIONS": "shiftcal.corruptions",
+    "corrupt": "shiftcal.shifts.corruptions",
+    "CORRUPTIONS": "shiftcal.shifts.corruptions",
+    "EXTRA_CORRUPTIONS": "shiftcal.shifts.corruptions",
     # whole runs
-    "load_config": "shiftcal.training.config",
-    "train": "shiftcal.training.loop",
-    "evaluate": "shiftcal.evaluation",
+    "load_config": "shiftcal.experiments.config",
+    "train": "shiftcal.experiments.run",
+    "evaluate": "shiftcal.auditing.grid",
 }
 _MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
 
@@ -40,6 +49,7 @@ __all__ = [
     "CORRUPTIONS",
     "EXTRA_CORRUPTIONS",
     "ConstraintMomentum",
+    "GradientPair",
     "Rectification",
     "augment",
     "calibrators",
@@ -47,6 +57,7 @@ __all__ = [
     "dct_low_pass",
     "evaluate",
     "fft_low_pass",
+    "gather",
     "load_config",
     "losses",
     "methods",

@@ -35,16 +35,14 @@ class Progress:
             with suppress(OSError):  # the terminal may be gone
                 self._bar.stop()
 
-    def advance(self, steps: int = 1) -> None:
-        """Count steps as done."""
+    def advance(self, steps: int = 1) -> bool:
+        """Count steps as done; tell whether a bar is shown whose text is a quarter of a second old."""
         self.done += steps
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done)
-
-    def due(self) -> bool:
-        """Tell whether a bar is shown and its text is a quarter of a second old: only then is a value worth reading."""
+        if self._bar is None:
+            return False
+        self._bar.update(self._task, completed=self.done)
         now = time.monotonic()
-        if self._bar is None or now - self._drawn < 0.25:
+        if now - self._drawn < 0.25:
             return False
         self._drawn = now
         return True
@@ -85,7 +83,7 @@ class Progress:
 
 
 def say(text: str) -> None:
-    """Print a line. Where standard output cannot be written any more, the work goes on without it."""
+    """Print a line. Where standard output cannot be written any more, the work continues without it."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -93,7 +91,7 @@ def say(text: str) -> None:
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
         with suppress(OSError):
-            print(f"Standard output cannot be written, the work goes on without it: {error}", file=sys.stderr)
+            print(f"Standard output cannot be written, the work continues without it: {error}", file=sys.stderr)
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -33,6 +33,18 @@ def check_indices(targets: Tensor, size: int) -> None:
         raise wrong("targets", "integer class indices", targets.dtype)
     if targets.shape != (size,):
         raise wrong("targets", f"of shape [{size}], one per sample", list(targets.shape))
+
+
+def check_labelled(name: str, rows: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Raise unless rows are floating [N, K ≥ 2], targets N integers, and the mask, if there is one, N booleans.
+
+    Returns the rows in float32 at least.
+    """
+    check_rows(name, rows)
+    check_indices(targets, len(rows))
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != targets.shape):
+        raise wrong("mask", f"{len(targets)} booleans, one per sample", f"{mask.dtype} {list(mask.shape)}")
+    return at_least_float32(rows)
 
 
 def check_finite(name: str, values: Tensor) -> None:

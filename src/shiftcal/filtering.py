@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 
 BLOCK = 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shiftcal._checks import unknown, wrong
+from shiftcal._errors import unknown, wrong
 
 Weights = Literal["last", "best_nll", "best_ece", "average"]
 

@@ -1,235 +1,362 @@
-"""Run directories and records: what a run leaves behind, always written whole or not at all. Never imports torch."""
+"""Typed, versioned records of runs: one model for writing and for reading. Never imports torch."""
 
 from __future__ import annotations
 
-import fcntl
+import gzip
 import json
-import os
-import platform
-import socket
-import subprocess
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from shiftcal._checks import wrong
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shiftcal._errors import ParameterError, RunDirectoryError, wrong
+from shiftcal._io import read_json, write_atomically
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
-BAD_BATCH = "bad-batch.json"
-SCHEMA = 2
-_LOCK = ".lock.tmp"
+GRID = ("records.jsonl", "records.jsonl.gz")
+SCHEMA = 3
+METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
+_DIGITS = 6  # significant digits of a compact record
+
+Count = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # sums of fractions may be off by a rounding
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name beside the target, sync and rename: a kill leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:  # Ctrl-C too
-        temporary.unlink(missing_ok=True)
-        raise
+class Model(BaseModel):
+    """What all parts of a record share: they do not change, and numbers are finite."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="ignore")
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write JSON atomically; NaN and infinity, which JSON does not have, are an error."""
-    write_atomically(path, to_json(content))
+class Bins(Model):
+    """Equal-width confidence bins: how many samples each has, their mean confidence and accuracy (0 where empty)."""
+
+    count: tuple[Count, ...]
+    confidence: tuple[Fraction, ...]
+    accuracy: tuple[Fraction, ...]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Bins:
+        if not len(self.count) == len(self.confidence) == len(self.accuracy) > 0:
+            raise ValueError("bins should have as many counts, confidences and accuracies")
+        return self
 
 
-def to_json(content: object) -> bytes:
-    """Encode JSON, refusing NaN and infinity."""
-    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+class Histogram(Model):
+    """How many predictions were right and wrong, in equal steps of confidence."""
+
+    right: tuple[Count, ...]
+    wrong: tuple[Count, ...]
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON; a damaged file is an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise wrong("path", "a whole JSON file", f"{path}: {error}") from None
+class Measured(Model):
+    """Metrics of predictions, as fractions (NLL in nats); None where an earlier version did not measure one."""
+
+    accuracy: Fraction | None = None
+    nll: float | None = None
+    brier: float | None = None
+    ece: Fraction | None = None
+    mce: Fraction | None = None
+    classwise_ece: Fraction | None = None
+    adaptive_ece: Fraction | None = None
+    smooth_ece: float | None = None
+    bins: Bins | None = None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise wrong("path", "a JSON object", f"{path}, which holds a {type(content).__name__}")
-    return content
+class Cell(Measured):
+    """One test set: its metrics as the model is, and after each temperature.
 
-
-Now = Callable[[dict[str, Any]], dict[str, Any]]
-# Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
-_FREE = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
-
-
-def check(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:
-    """Raise unless a directory is free for a run or, with `resume`, holds this very run. Nothing is written.
-
-    `now` turns a config that an earlier version wrote into one of today's.
+    Attributes:
+        shift: Name of the shift; None for a set that is not shifted.
+        severity: Its severity, from 1.
+        n: How many images it has.
+        scaled: Metrics after the temperature of each name, "clean" and "shift_aware".
+        histogram: Right and wrong predictions by confidence.
     """
-    if out.exists() and not out.is_dir():
-        raise wrong("out", "a directory", f"{out}, a file")
-    if _is_unbegun(out):
-        return
-    if not (out / CONFIG).is_file():
-        raise wrong("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
-    differing = first_difference(config, now(read_object(out / CONFIG)))
-    if differing:
-        expected = "empty, new, or the directory of the same run (with the same --set options)"
-        raise wrong("out", expected, f"{out}, where another run has {differing}")
-    if not resume:
-        raise wrong("out", "empty or new (--resume continues a run)", f"{out}, which holds this run already")
+
+    accuracy: Fraction
+    nll: float
+    ece: Fraction
+    shift: str | None = None
+    severity: int | None = None
+    n: int | None = None
+    scaled: dict[str, Measured] = {}
+    histogram: Histogram | None = None
+
+    def value(self, key: str) -> float | None:
+        """Return a metric by its key: a name in METRICS, or a temperature and a name, as in "clean/ece"."""
+        return _value(self, key)
 
 
-def claim(out: Path, config: dict[str, Any], *, resume: bool, now: Now = dict) -> None:
-    """Make the directory of a run, or make sure that the one there is this very run."""
-    check(out, config, resume=resume, now=now)
-    if _is_unbegun(out):
-        data = to_json(config)
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / CONFIG, data)
+class Mean(Measured):
+    """The mean over test sets, before and after each temperature."""
+
+    accuracy: Fraction
+    nll: float
+    ece: Fraction
+    scaled: dict[str, Measured] = {}
+
+    def value(self, key: str) -> float | None:
+        """Return a metric by its key, see `Cell.value`."""
+        return _value(self, key)
 
 
-def is_free(out: Path) -> bool:
-    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
-    return not out.is_dir() or all(path.name.endswith(".tmp") for path in out.iterdir())
+def _value(of: Cell | Mean, key: str) -> float | None:
+    temperature, slash, name = key.rpartition("/")
+    measured = of.scaled.get(temperature) if slash else of
+    found: float | None = getattr(measured, name, None)
+    return found
 
 
-def _is_unbegun(out: Path) -> bool:
-    """Tell whether a directory is free, but for what a run leaves there before its first checkpoint."""
-    if not out.is_dir():
-        return True
-    rest = [path for path in out.iterdir() if path.name not in (CONFIG, BAD_BATCH) and not path.name.endswith(".tmp")]
-    return all(path.name == "checkpoints" and is_free(path) for path in rest)
+class Reliability(Model):
+    """Bins of the clean test set and of all shifted ones together, also for each class by itself."""
+
+    clean: Bins
+    shifted: Bins | None = None
+    clean_by_class: tuple[Bins, ...] = ()
+    shifted_by_class: tuple[Bins, ...] = ()
 
 
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold a directory for this process; that another one holds it is an error. The lock ends with the process."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / _LOCK
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            found = f"{out}, where {file.read() or 'another process'} does"
-            raise wrong("out", "a directory in which no other process trains", found) from None
-        except OSError:  # a file system without locks
-            pass
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+class Corruptions(Model):
+    """Where corrupted images came from: made on the fly, or read from a folder."""
+
+    constants: str | None = None
+    frost: str | None = None
+    read_from: str | None = None
 
 
-def first_difference(mine: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> str | None:
-    """Name the first key in which two configurations differ, with both values; None if there is none."""
-    for key in sorted(mine.keys() | theirs.keys()):
-        if f"{prefix}{key}" in _FREE:
-            continue
-        a, b = _plain(mine.get(key)), _plain(theirs.get(key))
-        if isinstance(a, dict) and isinstance(b, dict):
-            if inner := first_difference(a, b, f"{prefix}{key}."):
-                return inner
-        elif a != b:
-            return f"{prefix}{key} = {b} instead of {a}"
-    return None
+class Evaluation(Model):
+    """A model on its clean and shifted test sets.
+
+    Attributes:
+        temperatures: What was fitted on validation images, by name; "clean" on the images as they are, "shift_aware"
+            on these and augmented ones together, and what each set of them alone would give.
+        validation: The validation images.
+        clean: The clean test set.
+        clean_is_validation: Whether the validation images stand for a clean test set, which the source does not have.
+        shifts: A cell for each shift and severity.
+        shifted: Their mean; None without shifts.
+        other_tests: Further test sets, which are no part of the mean.
+        reliability: Bins over all.
+        corruptions: Where corrupted images came from.
+        epoch: The epoch that the weights are from, counted from 1.
+    """
+
+    temperatures: dict[str, float]
+    validation: Cell
+    clean: Cell
+    clean_is_validation: bool = False
+    shifts: tuple[Cell, ...] = ()
+    shifted: Mean | None = None
+    other_tests: dict[str, Cell] = {}
+    reliability: Reliability
+    corruptions: Corruptions = Corruptions()
+    epoch: int | None = None
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+class Epoch(Model):
+    """One epoch of training."""
+
+    epoch: int
+    active: bool = False
+    filtered: int = 0
+    learning_rate: float = 0.0
+    loss: float
+    accuracy: float
+    conflict_rate: float | None = None
+    mean_cosine: float | None = None
+    skipped: int | None = None
+    seconds: float
+    images_per_second: float | None = None
+    memory: int | None = None
+    validation: dict[str, float] = {}
+
+
+class Kept(Model):
+    """Which weights the run kept, of which epoch, and the checksum of their file."""
+
+    kept: Literal["last", "best_nll", "best_ece", "average"] = "last"
+    epoch: int | None = None
+    sha256: str | None = None
+
+
+class DataSeen(Model):
+    """The data of a run: its name, its classes in order, and how many images each part has."""
+
+    name: str
+    classes: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
+
+
+class Environment(Model):
+    """The software and the machine."""
+
+    versions: dict[str, str | None] = {}
+    machine: dict[str, Any] = {}
+    revision: str | None = None
+
+
+def _known_schema(number: int) -> int:
+    if not 1 <= number <= SCHEMA:
+        raise ValueError(f"schema should be 1 to {SCHEMA}")
+    return number
+
+
+class RunRecord(Environment):
+    """What was run, on what, and what was measured."""
+
+    schema_version: Annotated[int, AfterValidator(_known_schema)] = Field(SCHEMA, alias="schema")
+    recipe: str
+    method: str
+    seed: int
+    config: dict[str, Any]
+    device: dict[str, Any] = {}
+    engine: dict[str, Any] = {}
+    started: str | None = None
+    seconds: dict[str, float] = {}
+    data: DataSeen | None = None
+    history: tuple[Epoch, ...] = ()
+    weights: Kept = Kept()
+    evaluation: Evaluation
+    also: dict[str, Evaluation] = {}
+    before: Evaluation | None = None
+    evaluated_again: Environment | None = None
+
+    def to_json(self) -> str:
+        """Write all of it as JSON in one line, without what is not known."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def parse_record(content: Any, where: object) -> RunRecord:
+    """Check and convert what a file holds; records of earlier versions are brought up to date."""
+    if not isinstance(content, dict):
+        raise RunDirectoryError("record", "a run's record", f"{where}, which holds a {type(content).__name__}")
+    try:
+        return RunRecord.model_validate(upgraded(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        found = f"{where}: {place}: {first['msg']} (and {error.error_count() - 1} more)"
+        raise RunDirectoryError("record", "a run's record", found.removesuffix(" (and 0 more)")) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older one that lacks what it should have
+        raise RunDirectoryError("record", "a run's record", f"{where}: {type(error).__name__}: {error}") from None
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a run's record."""
+    try:
+        return parse_record(read_json(path), path)
+    except ParameterError as error:
+        hint = " The command that made the run makes it again, with --resume."
+        raise RunDirectoryError(error.name, error.should, error.found, hint) from None
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write a run's record."""
+    write_atomically(path, (record.to_json() + "\n").encode())
+
+
+def upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    """Bring a record of schema 1 or 2 up to date."""
+    schema = content.get("schema")
+    if schema == SCHEMA or schema not in (1, 2):
+        return content
+    new = content | {"schema": SCHEMA, "evaluation": _upgraded(content["evaluation"])}
+    if content.get("before"):
+        new["before"] = _upgraded(content["before"])
+    new["also"] = {name: _upgraded(found) for name, found in content.get("also", {}).items()}
+    return new
+
+
+def _upgraded(old: dict[str, Any]) -> dict[str, Any]:
+    reliability, by_class = old["reliability"], old.get("class_reliability", {})
+    return {
+        "temperatures": old.get("temperatures") or {"clean": old["temperature"]},
+        "validation": _upgraded_cell(old["validation"]),
+        "clean": _upgraded_cell(old["id"]),
+        "clean_is_validation": old.get("id_is_validation", False),
+        "shifts": [_upgraded_cell(row) for row in old["shifts"]],
+        "shifted": _upgraded_cell(old["shifted"]) if old["shifted"] else None,
+        "other_tests": {name: _upgraded_cell(row) for name, row in old.get("besides", {}).items()},
+        "reliability": {
+            "clean": reliability["id"],
+            "shifted": reliability["shifted"],
+            "clean_by_class": by_class.get("id") or (),
+            "shifted_by_class": by_class.get("shifted") or (),
+        },
+        "corruptions": old.get("corruptions") or {},
+        "epoch": old.get("epoch"),
+    }
+
+
+def _upgraded_cell(row: dict[str, Any]) -> dict[str, Any]:
+    return row if "scaled" in row else row | {"scaled": {"clean": {"ece": row["ece_ts"]}}}
 
 
 def find_runs(directory: Path) -> list[Path]:
     """Find the runs in a directory: itself, or those directly below it, in order of their names."""
     if not directory.is_dir():
-        raise wrong("directory", "the directory of a run, or one that holds runs", str(directory))
+        raise RunDirectoryError("directory", "the directory of a run, or one that holds runs", str(directory))
     names = (CONFIG, RECORD)
     if any((directory / name).is_file() for name in names):
         return [directory]
     found = {path.parent for name in names for path in directory.glob(f"*/{name}")}
     if not found:
-        raise wrong("directory", "the directory of a run, or one that holds runs", f"{directory}, without {CONFIG}")
+        raise RunDirectoryError(
+            "directory", "the directory of a run, or one that holds runs", f"{directory}, without {CONFIG}"
+        )
     return sorted(found)
 
 
-def load_records(directory: Path) -> list[dict[str, Any]]:
-    """Read the records of the finished runs in a directory; that there is none is an error."""
-    paths = [run / RECORD for run in find_runs(directory)]
+def load_records(place: Path) -> list[RunRecord]:
+    """Read the records of finished runs: of a directory of runs, of one run, or of a grid's file of records."""
+    grid = next((place / name for name in GRID if (place / name).is_file()), place if place.is_file() else None)
+    if grid is not None:
+        return read_grid(grid)
+    paths = [run / RECORD for run in find_runs(place)]
     records = [read_record(path) for path in paths if path.is_file()]
     unfinished = [path.parent.name for path in paths if not path.is_file()]
     if unfinished and records:
         warnings.warn(f"Left out, since they are not finished: {', '.join(unfinished)}.", stacklevel=2)
     if not records:
-        raise wrong("directory", "one with finished runs (`shiftcal train … --resume` finishes one)", str(directory))
+        expected = "one with finished runs (`shiftcal train … --resume` finishes one)"
+        raise RunDirectoryError("directory", expected, str(place))
     return records
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a run's record; one that lacks what every record has is an error."""
+def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
+    """Write records in a compact form, a line each, numbers rounded to what is significant; .gz compresses."""
+    lines = "".join(json.dumps(_rounded(json.loads(r.to_json())), separators=(",", ":")) + "\n" for r in records)
+    data = lines.encode()
+    write_atomically(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def read_grid(path: Path) -> list[RunRecord]:
+    """Read a grid's file of records."""
+    records = [parse_record(content, f"{path}, line {number}") for number, content in _lines(path)]
+    if not records:
+        raise wrong("path", "a file with a record in each line", f"{path}, which has none")
+    return records
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     try:
-        record = read_object(path)
-    except ValueError as error:
-        raise ValueError(f"{error} The command that made the run makes it again, with --resume.") from None
-    missing = {"schema", "method", "seed", "config", "history", "evaluation"} - record.keys()
-    if missing:
-        raise wrong("path", "a run's record", f"{path}, without {', '.join(sorted(missing))}")
-    return record
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for number, line in enumerate(data.decode().splitlines(), start=1):
+            if line.strip():
+                yield number, json.loads(line)
+    except (OSError, EOFError, ValueError) as error:
+        raise wrong("path", "a file with a record in each line", f"{path}: {error}") from None
 
 
-def environment() -> dict[str, Any]:
-    """Describe the software and the machine, for a record."""
-    names = ("shiftcal", "torch", "numpy", "pillow")
-    return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in names},
-        "machine": {"system": platform.system(), "processor": _processor(), "cores": cores()},
-        "revision": _revision(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
-
-
-def _revision() -> str | None:
-    """Return the commit of the source tree, marked if it has changes; None where git does not track this file."""
-    here = Path(__file__)
-    tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
-    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") if tracked else None
-
-
-def _git(directory: Path, *words: str) -> str | None:
-    command = ["git", "-C", str(directory), *words]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        short = float(f"{value:.{_DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,5 +1,6 @@
 """What calibrators do, beside the contract that all of them keep (tests/test_contract.py)."""
 
+import copy
 import math
 
 import numpy as np
@@ -35,11 +36,29 @@ def test_state_survives_and_is_a_copy(kind: type) -> None:
     logits, targets = overconfident()
     calibrator = kind().fit(logits, targets)
     state = calibrator.state_dict()
-    loaded = kind().load_state_dict(state)
-    assert torch.equal(loaded(logits), calibrator(logits))
+    loaded, inside = kind(), torch.nn.Sequential(torch.nn.Identity(), kind())
+    assert loaded.load_state_dict(state).missing_keys == []
+    inside.load_state_dict({f"1.{name}": tensor for name, tensor in state.items()})
+    expected = calibrator(logits)
+    assert torch.equal(loaded(logits), expected)
+    assert torch.equal(inside(logits), expected)
+    assert torch.equal(copy.deepcopy(calibrator)(logits), expected)
     for tensor in state.values():
         tensor.zero_()
-    assert torch.equal(loaded(logits), calibrator(logits))
+    assert torch.equal(loaded(logits), expected)
+
+
+@each
+def test_is_a_module_that_moves_with_its_model(kind: type) -> None:
+    logits, targets = overconfident()
+    calibrator = kind().fit(logits, targets)
+    assert isinstance(calibrator, torch.nn.Module)
+    assert list(calibrator.parameters()) == []
+    model = torch.nn.Sequential(torch.nn.Linear(logits.shape[1], logits.shape[1]), calibrator).to("meta")
+    assert all(tensor.is_meta for tensor in model.state_dict().values())
+    assert kind().state_dict() == {}, "nothing is fitted yet"
+    again = calibrator.fit(logits[:200], targets[:200])
+    assert again is calibrator
 
 
 @each
@@ -150,5 +169,7 @@ def test_other_states_and_other_numbers_of_classes_are_refused(kind: type) -> No
 
 
 def test_a_temperature_can_be_set_by_hand() -> None:
-    scaling = TemperatureScaling().load_state_dict({"temperature": torch.tensor(2.0)})
+    scaling = TemperatureScaling()
+    scaling.load_state_dict({"t": torch.tensor(2.0)})
+    assert scaling.temperature == 2.0
     assert torch.equal(scaling(torch.ones(1, 7)), torch.full((1, 7), 0.5))

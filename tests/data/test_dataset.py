@@ -21,18 +21,18 @@ TARGETS = torch.tensor([0, 1, 0, 1])
 )
 def test_a_split_checks_what_it_holds(images: torch.Tensor, targets: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        data.Split(images, targets)
+        data.MemorySplit(images, targets)
 
 
 def test_a_data_set_checks_its_classes() -> None:
-    split = data.Split(IMAGES, TARGETS)
-    good = data.Dataset("mine", ("a", "b"), (0.5,) * 3, (0.25,) * 3, split, split, split)
+    split = data.MemorySplit(IMAGES, TARGETS)
+    usual = data.Preprocessing((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    good = data.Dataset("mine", ("a", "b"), usual, split, split, split)
     for bad in (TARGETS + 1, TARGETS - 1):
         with pytest.raises(ValueError, match=r"`targets` should be in 0..1"):
-            dataclasses.replace(good, validation=data.Split(IMAGES, bad))
+            dataclasses.replace(good, validation=data.MemorySplit(IMAGES, bad))
 
 
 def test_normalises() -> None:
-    split = data.Split(IMAGES + 51, TARGETS)
-    dataset = data.Dataset("mine", ("a", "b"), (0.1, 0.2, 0.3), (0.1, 0.2, 0.4), split, split, split)
-    assert dataset.normalise(split.images)[0, :, 0, 0].tolist() == pytest.approx([1.0, 0.0, -0.25])
+    preprocess = data.Preprocessing((0.1, 0.2, 0.3), (0.1, 0.2, 0.4))
+    assert preprocess(IMAGES + 51)[0, :, 0, 0].tolist() == pytest.approx([1.0, 0.0, -0.25])

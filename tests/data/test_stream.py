@@ -10,16 +10,16 @@ from PIL import Image
 from stand_ins import write_class_folders
 
 from shiftcal import data
-from shiftcal.data import dataset as dataset_module
-from shiftcal.data.dataset import FileSplit, Split, join, read_split
-from shiftcal.data.loader import ResidentEpoch
-from shiftcal.data.stream import StreamedEpoch
-from shiftcal.evaluation import evaluate
+from shiftcal.auditing.grid import evaluate
+from shiftcal.data.epoch import MixedEpoch
+from shiftcal.data.files import read
+from shiftcal.data.files.read import read_split
+from shiftcal.data.split import FileSplit, MemorySplit, join
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.run import train
+from shiftcal.experiments.setup import load_dataset
 from shiftcal.filtering import LowPassPolicy
 from shiftcal.models import build
-from shiftcal.training.config import load_config
-from shiftcal.training.loop import train
-from shiftcal.training.run import load_dataset
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,11 @@ def both(root: Path, **options: object) -> tuple[data.Dataset, data.Dataset]:
 def test_batches_are_those_of_memory(root: Path, workers: int) -> None:
     memory, stream = both(root)
     stream = stream.with_workers(workers)
-    assert isinstance(memory.train, Split)
+    assert isinstance(memory.train, MemorySplit)
     assert isinstance(stream.train, FileSplit)
     assert len(memory.train) == len(stream.train) == 72
     options = {"policy": LowPassPolicy(0.25, (15, 40)), "seed": 3, "epoch": 1}
-    a, b = ResidentEpoch(memory.train, **options), data.mixed_epoch(stream.train, **options)
-    assert isinstance(b, StreamedEpoch)
-    assert isinstance(data.mixed_epoch(memory.train, **options), ResidentEpoch)
+    a, b = MixedEpoch(memory.train, **options), MixedEpoch(stream.train, **options)
     for pairs in (
         zip(a.batches(20), b.batches(20), strict=True),
         zip(islice(a.original_batches(20), 6), islice(b.original_batches(20), 6), strict=True),
@@ -74,9 +72,10 @@ def test_a_streamed_set_trains_and_evaluates_as_one_in_memory(root: Path) -> Non
     results = []
     for loader in ("memory", "stream"):
         config = load_config("demo", [*words, f"data.loader={loader}"])
-        run = train(config, progress=False)
-        evaluation = evaluate(run.model, run.dataset, corruptions=["gaussian_noise"], batch_size=4, progress=False)
-        results.append((run.history[-1]["loss"], evaluation["id"], evaluation["shifts"]))
+        dataset = load_dataset(config)
+        run = train(config, dataset, progress=False)
+        evaluation = evaluate(run.model, dataset, corruptions=["gaussian_noise"], batch_size=4, progress=False)
+        results.append((run.history[-1]["loss"], evaluation.clean, evaluation.shifts))
     assert results[0] == results[1]
 
 
@@ -84,15 +83,15 @@ def test_the_size_decides_and_the_recipe_overrules(root: Path, monkeypatch: pyte
     tree = sorted(root.rglob("*.jpg"))
     targets = [0] * len(tree)
     bytes_needed = len(tree) * 3 * 16 * 16
-    monkeypatch.setattr(dataset_module, "memory_limit", lambda: bytes_needed)
-    assert isinstance(read_split(tree, targets, size=16, progress=False), Split)
-    monkeypatch.setattr(dataset_module, "memory_limit", lambda: bytes_needed - 1)
+    monkeypatch.setattr(read, "memory_limit", lambda: bytes_needed)
+    assert isinstance(read_split(tree, targets, size=16, progress=False), MemorySplit)
+    monkeypatch.setattr(read, "memory_limit", lambda: bytes_needed - 1)
     assert isinstance(read_split(tree, targets, size=16, progress=False), FileSplit)
-    assert isinstance(read_split(tree, targets, size=16, loader="memory", progress=False), Split)
+    assert isinstance(read_split(tree, targets, size=16, loader="memory", progress=False), MemorySplit)
     # Without a size, the first image's header tells: 40 × 30.
     assert isinstance(read_split(tree, targets, progress=False), FileSplit)
-    monkeypatch.setattr(dataset_module, "memory_limit", lambda: len(tree) * 3 * 40 * 30)
-    assert isinstance(read_split(tree, targets, progress=False), Split)
+    monkeypatch.setattr(read, "memory_limit", lambda: len(tree) * 3 * 40 * 30)
+    assert isinstance(read_split(tree, targets, progress=False), MemorySplit)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -102,21 +101,21 @@ def test_an_unknown_loader(root: Path) -> None:
 
 
 def test_an_eighth_of_the_memory_is_the_limit() -> None:
-    assert dataset_module.memory_limit() == dataset_module.host_memory() // 8 or torch.cuda.is_available()
-    assert dataset_module.host_memory() > 10**9
+    assert read.memory_limit() == read.host_memory() // 8 or torch.cuda.is_available()
+    assert read.host_memory() > 10**9
 
 
 def test_domains_are_streamed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed, domain in enumerate(["a", "b", "c"]):
         write_class_folders(tmp_path / domain, 2, 10, seed=seed)
     one_domain = 20 * 3 * 16 * 16
-    monkeypatch.setattr(dataset_module, "memory_limit", lambda: one_domain)
+    monkeypatch.setattr(read, "memory_limit", lambda: one_domain)
     loaded = data.load("pacs", root=tmp_path, holdout="a", size=16, progress=False)
     assert isinstance(loaded.train, FileSplit), "each fits, both together do not"
     assert len(loaded.train) == 32
-    assert isinstance(loaded.shifts["a"][0], Split), "it is a set of its own, and fits"
-    monkeypatch.setattr(dataset_module, "memory_limit", lambda: 2 * one_domain)
-    assert isinstance(data.load("pacs", root=tmp_path, holdout="a", size=16, progress=False).train, Split)
+    assert isinstance(loaded.shifts["a"][0], MemorySplit), "it is a set of its own, and fits"
+    monkeypatch.setattr(read, "memory_limit", lambda: 2 * one_domain)
+    assert isinstance(data.load("pacs", root=tmp_path, holdout="a", size=16, progress=False).train, MemorySplit)
 
 
 def test_sets_are_joined_in_order(root: Path) -> None:
@@ -170,17 +169,17 @@ def test_models_may_take_larger_images_than_are_stored() -> None:
     config = load_config("demo", ["train.input_size=48", "train.epochs=1", "method=fgr", "filter.ratio=0.2"])
     seen = []
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-2:]))
-    evaluate(model, train(config, loaded, progress=False).dataset, progress=False)
+    evaluate(model, loaded, preprocess=train(config, loaded, progress=False).preprocess, progress=False)
     assert set(seen) == {(48, 48)}
 
 
 def test_a_jobs_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(dataset_module, "_LIMITS", (limit,))
-    whole = dataset_module.host_memory()
+    monkeypatch.setattr(read, "_LIMITS", (limit,))
+    whole = read.host_memory()
     for text, expected in (("1000000000\n", 10**9), ("max\n", whole), (str(2**63), whole)):
         limit.write_text(text)
-        assert dataset_module.host_memory() == expected
+        assert read.host_memory() == expected
 
 
 def test_resizing_is_pillows() -> None:
@@ -188,4 +187,5 @@ def test_resizing_is_pillows() -> None:
     pillow = Image.fromarray(image[0].permute(1, 2, 0).numpy())
     for size in (16, 56):
         expected = torch.from_numpy(np.array(pillow.resize((size, size), Image.Resampling.BILINEAR))).permute(2, 0, 1)
-        assert (dataset_module.resized(image, size)[0] - expected.float()).abs().max() <= 1
+        levels = data.Preprocessing((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), input_size=size)(image)[0] * 255
+        assert (levels - expected.float()).abs().max() <= 1

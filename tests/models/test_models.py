@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from shiftcal.experiments import checkpoint
 from shiftcal.models import MODELS, build, classifier_of, load_weights
-from shiftcal.training import checkpoint
 
 each = pytest.mark.parametrize("name", MODELS)
 

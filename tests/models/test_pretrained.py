@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shiftcal import data
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.setup import preprocessing_of
 from shiftcal.models import PRETRAINED, build, classifier_of, expected_input, find
-from shiftcal.training.config import load_config
-from shiftcal.training.run import adapted
 
 timm = pytest.importorskip("timm")
 NAMES = {
@@ -128,14 +128,14 @@ def test_a_data_set_gives_a_model_what_it_takes() -> None:
     dataset = data.load("shapes", train=8, validation=8, test=8)
     model = build("vit-small", 8)
     config = load_config("demo")
-    assert adapted(dataset, config, build("small", 8)).mean == dataset.mean
-    made = adapted(dataset, config, model)
+    assert preprocessing_of(config, dataset, build("small", 8)) == dataset.preprocess
+    made = preprocessing_of(config, dataset, model)
     assert (made.mean, made.std, made.input_size) == ((0.5,) * 3, (0.5,) * 3, 224)
     own = load_config("demo", ["train.mean=[0.1, 0.2, 0.3]", "train.input_size=64"])
-    made = adapted(dataset, own, model)
+    made = preprocessing_of(own, dataset, model)
     assert (made.mean, made.std, made.input_size) == ((0.1, 0.2, 0.3), (0.5,) * 3, 64)
-    assert made.normalise(dataset.train.images).shape == (8, 3, 64, 64)
-    assert (made.normalise(torch.full((1, 3, 64, 64), 255.0))[0, 0] - 0.9 / 0.5).abs().max() < 1e-6
+    assert made(dataset.train.images).shape == (8, 3, 64, 64)
+    assert (made(torch.full((1, 3, 64, 64), 255.0))[0, 0] - 0.9 / 0.5).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("name", NAMES)

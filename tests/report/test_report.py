@@ -1,4 +1,3 @@
-import copy
 import io
 import statistics
 from pathlib import Path
@@ -8,20 +7,26 @@ import pytest
 from PIL import Image
 
 from shiftcal.methods import METHODS
+from shiftcal.records import SCHEMA, Bins, Evaluation, RunRecord, parse_record
 from shiftcal.report.figures import _curve, colour_of, pooled, reliability_figure
 from shiftcal.report.page import write_report
 from shiftcal.report.table import COLUMNS, best, markdown, print_table, rows_of
 
 
-def metrics(ece: float, accuracy: float = 0.9) -> dict[str, float]:
-    values = dict.fromkeys((column[1] for column in COLUMNS), ece)
-    return values | {"accuracy": accuracy, "ece": ece, "nll": 0.5, "brier": 0.1, "mce": 0.2}
+def metrics(ece: float, accuracy: float = 0.9) -> dict[str, Any]:
+    values = dict.fromkeys(("classwise_ece", "adaptive_ece", "smooth_ece"), ece)
+    values |= {"accuracy": accuracy, "ece": ece, "nll": 0.5, "brier": 0.1, "mce": 0.2}
+    return values | {"scaled": {"clean": {"ece": ece}}}
 
 
-def record(method: str, seed: int, ece: float) -> dict[str, Any]:
-    bins = {"count": [0.0, 4.0, 6.0], "confidence": [0.0, 0.6, 0.9], "accuracy": [0.0, 0.5, 1.0]}
+BINS = {"count": [0, 4, 6], "confidence": [0.0, 0.6, 0.9], "accuracy": [0.0, 0.5, 1.0]}
+
+
+def plain(method: str, seed: int, ece: float, **evaluation: Any) -> dict[str, Any]:
+    """What a record's file holds, in today's schema."""
     shifts = [{"shift": s, "severity": k, **metrics(ece * k)} for s in ("fog", "snow") for k in (1, 2)]
     return {
+        "schema": SCHEMA,
         "recipe": "demo",
         "config": {"data": {"name": "shapes"}, "evaluation": {"bins": 15}},
         "method": method,
@@ -29,84 +34,99 @@ def record(method: str, seed: int, ece: float) -> dict[str, Any]:
         "machine": {"processor": "<a chip> & co", "cores": 2},
         "versions": {"torch": "2.13.0"},
         "seconds": {"train": 83.0},
-        "history": [{"loss": 1.0}, {"loss": 0.5, "conflict_rate": 0.25}],
+        "history": [
+            {"epoch": 1, "loss": 1.0, "accuracy": 0.1, "seconds": 1.0},
+            {"epoch": 2, "loss": 0.5, "accuracy": 0.2, "seconds": 1.0, "conflict_rate": 0.25},
+        ],
         "evaluation": {
-            "temperature": 1.5,
-            "id": metrics(ece / 10),
+            "temperatures": {"clean": 1.5},
+            "validation": metrics(ece / 10),
+            "clean": metrics(ece / 10),
             "shifted": metrics(ece),
             "shifts": shifts,
-            "reliability": {"id": bins, "shifted": copy.deepcopy(bins)},
+            "reliability": {"clean": BINS, "shifted": BINS},
+            **evaluation,
         },
     }
 
 
+def record(method: str, seed: int, ece: float, **changes: Any) -> RunRecord:
+    """A record; keys of an evaluation go there, the others belong to the record."""
+    own = {key: changes.pop(key) for key in list(changes) if key in Evaluation.model_fields}
+    return parse_record(plain(method, seed, ece, **own) | changes, "here")
+
+
+def with_config(r: RunRecord, **config: Any) -> RunRecord:
+    return r.model_copy(update={"config": r.config | config})
+
+
 @pytest.fixture
-def records() -> list[dict[str, Any]]:
+def records() -> list[RunRecord]:
     return [record("fgr", 0, 0.05), record("ce", 0, 0.2), record("ce", 1, 0.3), record("fgr", 1, 0.07)]
 
 
-def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(records: list[dict[str, Any]]) -> None:
+def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(records: list[RunRecord]) -> None:
     rows = rows_of(records)
     assert [row.method for row in rows] == ["ce", "fgr"]
     assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
     assert rows_of(records[:1])[0].text("Mean over shifts", COLUMNS[1]) == "5.00"
     assert best(rows, "Mean over shifts", COLUMNS[1]).method == "fgr"
-    records[1]["evaluation"]["id"]["accuracy"] = 0.99
+    records[1] = record("ce", 0, 0.2, clean=metrics(0.02, accuracy=0.99))
     assert best(rows_of(records), "In distribution", COLUMNS[0]).method == "ce", "accuracy is better when higher"
 
 
-def test_records_on_other_data_are_not_compared(records: list[dict[str, Any]]) -> None:
-    records[0]["config"] = {"data": {"name": "cifar10"}, "evaluation": {"bins": 15}}
+def test_records_on_other_data_are_not_compared(records: list[RunRecord]) -> None:
+    records[0] = with_config(records[0], data={"name": "cifar10"})
     with pytest.raises(ValueError, match=r"same data and shifts. .*data.name"):
         rows_of(records)
 
 
-def test_seeds_may_differ_and_nothing_else(records: list[dict[str, Any]]) -> None:
-    for r in records:
-        r["config"] = r["config"] | {"seed": r["seed"]}
-    assert len(rows_of(records)) == 2
+def test_seeds_may_differ_and_nothing_else(records: list[RunRecord]) -> None:
+    assert len(rows_of([with_config(r, seed=r.seed) for r in records])) == 2
 
 
-def test_domains_held_out_in_turn_are_averaged(records: list[dict[str, Any]]) -> None:
+def test_domains_held_out_in_turn_are_averaged(records: list[RunRecord]) -> None:
     held = []
-    for r, ece in zip(records, (0.1, 0.3, 0.5, 0.7), strict=True):
-        for holdout, more in (("art", 0.0), ("sketch", 0.2)):
-            one = record(r["method"], r["seed"], ece + more)
-            one["config"] = one["config"] | {"data": {"name": "pacs", "holdout": holdout}}
-            held.append(one)
+    for r, ece in zip(records, (0.05, 0.15, 0.25, 0.35), strict=True):
+        for holdout, more in (("art", 0.0), ("sketch", 0.1)):
+            held.append(with_config(record(r.method, r.seed, ece + more), data={"name": "pacs", "holdout": holdout}))
     rows = rows_of(held)
     # One value per seed, the mean over both domains: the deviation is that over seeds.
-    assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"50.00 ± {100 * statistics.stdev([0.4, 0.6]):.2f}"
+    assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
     with pytest.raises(ValueError, match=r"the same domains for each seed. .*fgr without some"):
         rows_of(held[1:])
     with pytest.raises(ValueError, match=r"that hold out the same domains. .*\['art'\]"):
-        rows_of([r for r in held if r["method"] == "fgr" or r["config"]["data"]["holdout"] == "art"])
+        rows_of([r for r in held if r.method == "fgr" or r.config["data"]["holdout"] == "art"])
 
 
 def test_figures_and_page_of_domains_held_out_in_turn(tmp_path: Path) -> None:
     held = []
     for method in ("ce", "fgr"):
         for holdout in ("art", "sketch"):
-            one = record(method, 0, 0.1)
-            one["config"] = one["config"] | {"data": {"name": "pacs", "holdout": holdout}}
-            one["evaluation"]["shifts"] = [{"shift": holdout, "severity": 1, **metrics(0.1)}]
-            held.append(one)
+            one = record(method, 0, 0.1, shifts=[{"shift": holdout, "severity": 1, **metrics(0.1)}])
+            held.append(with_config(one, data={"name": "pacs", "holdout": holdout}))
     assert write_report(tmp_path, held, "pacs").is_file()
     assert (tmp_path / "severity.png").is_file()
 
 
-def test_sets_besides_have_a_part_of_their_own(records: list[dict[str, Any]]) -> None:
-    for r in records:
-        r["evaluation"] |= {"besides": {"val": metrics(0.4)}, "id_is_validation": True}
-    text = markdown(records)
-    assert "| Besides: val | Acc." in text
+def test_other_test_sets_have_a_part_of_their_own(records: list[RunRecord]) -> None:
+    more = {"other_tests": {"val": metrics(0.4)}, "clean_is_validation": True}
+    changed = [record(r.method, r.seed, 0.1, **more) for r in records]
+    text = markdown(changed)
+    assert "| Also: val | Acc." in text
     assert "40.00" in text
     assert "| In distribution (the validation set) | Acc." in text
-    del records[0]["evaluation"]["besides"]
-    assert "Besides" not in markdown(records), "only what every row has"
+    changed[0] = record("fgr", 0, 0.1, clean_is_validation=True)
+    assert "Also" not in markdown(changed), "only what every row has"
 
 
-def test_markdown_and_terminal(records: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_measured_is_a_dash(records: list[RunRecord]) -> None:
+    bare = {"accuracy": 0.9, "nll": 0.5, "ece": 0.1}
+    text = markdown([*records, record("mine", 0, 0.1, clean=bare, shifted=bare)])
+    assert "| mine | 90.0 | 10.00 | – | – | – | 0.500 |" in text
+
+
+def test_markdown_and_terminal(records: list[RunRecord], capsys: pytest.CaptureFixture[str]) -> None:
     text = markdown(records)
     assert "| In distribution | Acc. | ECE | w/ TS | CECE | ACE | NLL |" in text
     assert "**6.00 ± 1.41**" in text
@@ -117,25 +137,25 @@ def test_markdown_and_terminal(records: list[dict[str, Any]], capsys: pytest.Cap
     assert "25.00" in shown
 
 
-def test_unlike_runs_are_not_compared_and_unknown_methods_come_last(records: list[dict[str, Any]]) -> None:
-    records[0]["method"] = "mine"
+def test_unlike_runs_are_not_compared_and_unknown_methods_come_last(records: list[RunRecord]) -> None:
+    records[0] = record("mine", 0, 0.05)
     assert [row.method for row in rows_of(records)] == ["ce", "fgr", "mine"]
-    records[1]["config"] = {"data": {"name": "shapes"}, "evaluation": {"bins": 10}}
+    records[1] = with_config(records[1], evaluation={"bins": 10})
     with pytest.raises(ValueError, match=r"`records` should be of runs on the same data and shifts. .*evaluation.bins"):
         markdown(records)
 
 
-def test_runs_are_averaged_over_seeds_alone(records: list[dict[str, Any]]) -> None:
+def test_runs_are_averaged_over_seeds_alone(records: list[RunRecord]) -> None:
     with pytest.raises(
         ValueError, match=r"`records` should be of one run per method and seed. .*two of ce with seed 1"
     ):
         markdown([*records, records[2]])
-    records[2]["config"] = records[2]["config"] | {"gamma": {"dfl": 3.0}}
+    records[2] = with_config(records[2], gamma={"dfl": 3.0})
     with pytest.raises(ValueError, match=r"`records` should be of runs that differ in method and seed alone. .*gamma"):
         markdown(records)
 
 
-def test_a_single_row_is_not_the_best(records: list[dict[str, Any]]) -> None:
+def test_a_single_row_is_not_the_best(records: list[RunRecord]) -> None:
     assert "**" not in markdown(records[:1])
 
 
@@ -146,21 +166,19 @@ def test_a_method_has_one_colour() -> None:
 
 
 def test_pools_bins_by_their_counts() -> None:
-    a = {"count": [2.0, 0.0], "confidence": [0.4, 0.0], "accuracy": [0.5, 0.0]}
-    b = {"count": [6.0, 0.0], "confidence": [0.2, 0.0], "accuracy": [0.1, 0.0]}
-    assert pooled([a, b]) == {
-        "count": [8, 0],
-        "confidence": pytest.approx([0.25, 0]),
-        "accuracy": pytest.approx([0.2, 0]),
-    }
+    a = Bins(count=(2, 0), confidence=(0.4, 0.0), accuracy=(0.5, 0.0))
+    b = Bins(count=(6, 0), confidence=(0.2, 0.0), accuracy=(0.1, 0.0))
+    found = pooled([a, b])
+    assert found.count == (8, 0)
+    assert found.confidence == pytest.approx((0.25, 0))
+    assert found.accuracy == pytest.approx((0.2, 0))
 
 
-def test_red_is_overconfidence(records: list[dict[str, Any]]) -> None:
+def test_red_is_overconfidence() -> None:
     def share(confidence: float, colour: tuple[int, int, int]) -> int:
-        bins = {"count": [4.0, 4.0], "confidence": [0.4, confidence], "accuracy": [0.4, 0.7]}
-        for r in records:
-            r["evaluation"]["reliability"] = {"id": bins, "shifted": bins}
-        with Image.open(io.BytesIO(reliability_figure(records))) as image:
+        bins = {"count": [4, 4], "confidence": [0.4, confidence], "accuracy": [0.4, 0.7]}
+        figure = reliability_figure([record("ce", 0, 0.1, reliability={"clean": bins, "shifted": bins})])
+        with Image.open(io.BytesIO(figure)) as image:
             return {c: n for n, c in image.convert("RGB").getcolors(1 << 24)}.get(colour, 0)
 
     red, yellow = (0xE0, 0x7A, 0x85), (0xF0, 0xBF, 0x6C)
@@ -168,15 +186,16 @@ def test_red_is_overconfidence(records: list[dict[str, Any]]) -> None:
     assert share(0.55, yellow) > 1000 > share(0.55, red)
 
 
-def test_curves_start_at_the_clean_set(records: list[dict[str, Any]]) -> None:
-    evaluation = records[0]["evaluation"]
+def test_curves_start_at_the_clean_set() -> None:
+    evaluation = record("fgr", 0, 0.05).evaluation
     assert _curve(evaluation, None) == pytest.approx([0.005, 0.05, 0.1])
-    evaluation["shifts"][0]["ece"] = 0.07  # fog, severity 1
+    first = evaluation.shifts[0].model_copy(update={"ece": 0.07})  # fog, severity 1
+    evaluation = evaluation.model_copy(update={"shifts": (first, *evaluation.shifts[1:])})
     assert _curve(evaluation, "fog") == pytest.approx([0.005, 0.07, 0.1])
     assert _curve(evaluation, None) == pytest.approx([0.005, 0.06, 0.1])
 
 
-def test_page_is_self_contained_and_figures_are_pictures(records: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_page_is_self_contained_and_figures_are_pictures(records: list[RunRecord], tmp_path: Path) -> None:
     records.append(record("<mine>", 0, 0.5))
     page = write_report(tmp_path, records, "a <title>")
     text = page.read_text()
@@ -200,13 +219,8 @@ def test_page_is_self_contained_and_figures_are_pictures(records: list[dict[str,
             assert len(image.convert("RGB").resize((64, 64)).getcolors(64 * 64)) > 20
 
 
-def test_without_shifts_the_table_has_one_half(records: list[dict[str, Any]], tmp_path: Path) -> None:
-    for r in records:
-        r["evaluation"] |= {
-            "shifted": None,
-            "shifts": [],
-            "reliability": {"id": r["evaluation"]["reliability"]["id"], "shifted": None},
-        }
-    write_report(tmp_path, records, "t")
+def test_without_shifts_the_table_has_one_half(tmp_path: Path) -> None:
+    none = {"shifted": None, "shifts": [], "reliability": {"clean": BINS}}
+    write_report(tmp_path, [record(method, 0, 0.1, **none) for method in ("ce", "fgr")], "t")
     assert "Mean over shifts" not in (tmp_path / "table.md").read_text()
     assert not (tmp_path / "severity.png").exists()

@@ -1,6 +1,7 @@
 """Training the classifier alone, on features kept from one pass."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,34 @@ from stand_ins import write_class_folders
 from torch import nn
 
 from shiftcal import data
-from shiftcal.bench.run import complete, reevaluate
 from shiftcal.data.dataset import Dataset
+from shiftcal.data.epoch import MixedEpoch
+from shiftcal.data.split import FeatureSplit
+from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.run import complete, reevaluate
+from shiftcal.experiments.setup import load_network, stage_of
 from shiftcal.filtering import LowPassPolicy, dct_low_pass
 from shiftcal.models import build, classifier_of
-from shiftcal.training.config import Config, load_config
-from shiftcal.training.finetune import (
-    FeatureEpoch,
-    Features,
-    HeadOnly,
-    HeadRun,
-    finetune,
-    head_config,
-    keep_features,
-    load_network,
-)
+from shiftcal.training.finetune import HeadOnly, Stage, finetune, keep_features
+from shiftcal.training.state import TrainState
 
 SIZES = ["data.train=320", "data.validation=80", "data.test=80", "filter.ratio=0.1", "evaluation.corruptions=[]"]
 
 
 def config(*words: str) -> Config:
     return load_config("demo", ["method=fgr", *SIZES, "finetune.epochs=3", "finetune.views=2", *words])
+
+
+def stage(*words: str) -> Stage:
+    return stage_of(config(*words))
+
+
+def tuned(model: nn.Module, dataset: Dataset, *words: str) -> tuple[TrainState, float]:
+    return finetune(model, dataset, stage(*words), progress=False)
+
+
+def kept(model: nn.Module, dataset: Dataset, *words: str) -> FeatureSplit:
+    return keep_features(HeadOnly(model), dataset, stage(*words), dataset.preprocess, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,29 +59,28 @@ def test_only_the_classifier_changes(dataset: Dataset) -> None:
     for views in (0, 2):
         model = network()
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        finetune(config(f"finetune.views={views}"), model, dataset, progress=False)
+        tuned(model, dataset, f"finetune.views={views}")
         changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
         assert changed == {"classifier.weight", "classifier.bias"}
 
 
 def test_features_are_what_the_classifier_gets(dataset: Dataset) -> None:
     model = network().eval()
-    own = config("train.augment=none", "filter.qualities=[25]", "finetune.filtered_views=1", "evaluation.batch_size=77")
-    features = keep_features(own, HeadOnly(model), dataset, progress=False)
+    words = ["train.augment=none", "filter.qualities=[25]", "finetune.filtered_views=1", "evaluation.batch_size=77"]
+    features = kept(model, dataset, *words)
     assert features.original.shape == (2, 320, 96)
     assert torch.equal(features.original[0], features.original[1]), "nothing is random without augmentation"
     assert torch.equal(features.targets, dataset.train.targets)
     head = classifier_of(model)[1]
     with torch.inference_mode():
-        expected = model(dataset.normalise(dataset.train.images))
+        expected = model(dataset.preprocess(dataset.train.images))
         torch.testing.assert_close(head(features.original[0]), expected, rtol=1e-4, atol=1e-4)
-        expected = model(dataset.normalise(dct_low_pass(dataset.train.images, torch.full((320,), 25))))
+        expected = model(dataset.preprocess(dct_low_pass(dataset.train.images, torch.full((320,), 25))))
         torch.testing.assert_close(head(features.filtered[0]), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_views_differ_and_depend_on_the_seed(dataset: Dataset) -> None:
-    frozen = HeadOnly(network())
-    first, again, other = (keep_features(config(f"seed={s}"), frozen, dataset, progress=False) for s in (0, 0, 1))
+    first, again, other = (kept(network(), dataset, f"seed={s}") for s in (0, 0, 1))
     assert torch.equal(first.original, again.original)
     assert torch.equal(first.filtered, again.filtered)
     assert not torch.equal(first.original, other.original)
@@ -81,17 +88,17 @@ def test_views_differ_and_depend_on_the_seed(dataset: Dataset) -> None:
     assert moved > 0.9, "crops and flips differ from view to view"
 
 
-def made_features() -> Features:
+def made_features() -> FeatureSplit:
     """Features that tell where they come from: kind, view and index."""
     original = torch.arange(3.0)[:, None, None] * 1000 + torch.arange(50.0)[None, :, None]
     filtered = 10_000 + torch.arange(2.0)[:, None, None] * 1000 + torch.arange(50.0)[None, :, None]
-    return Features(original, filtered, torch.arange(50) % 4)
+    return FeatureSplit(original, filtered, torch.arange(50) % 4)
 
 
 def test_an_epoch_draws_views_of_originals_and_of_the_filtered_share() -> None:
     seen: dict[bool, set[int]] = {True: set(), False: set()}
     for epoch in range(20):
-        mixed = FeatureEpoch(made_features(), policy=LowPassPolicy(0.2, (15,)), seed=0, epoch=epoch)
+        mixed = MixedEpoch(made_features(), policy=LowPassPolicy(0.2, (15,)), seed=0, epoch=epoch)
         assert mixed.filtered.sum() == 10
         indices = []
         for batch in mixed.batches(16):
@@ -114,7 +121,7 @@ def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Data
     heads = []
     for views in (1, 0):
         model = network()
-        run, seconds = finetune(config(*words, f"finetune.views={views}"), model, dataset, progress=False)
+        run, seconds = tuned(model, dataset, *words, f"finetune.views={views}")
         assert (seconds > 0) == (views > 0)
         assert len(run.history) == 3
         heads.append(classifier_of(model)[1])
@@ -122,21 +129,24 @@ def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Data
     torch.testing.assert_close(heads[0].bias, heads[1].bias, rtol=1e-4, atol=1e-5)
 
 
-def test_settings_of_the_head() -> None:
+def test_settings_of_the_head(dataset: Dataset) -> None:
     words = ["finetune.gamma=5.0", "finetune.epochs=7", "finetune.learning_rate=0.3", "finetune.batch_size=32"]
     words += ["finetune.weight_decay=0.123", "train.optimizer=adamw", "train.momentum=0.5", "train.nesterov=true"]
-    words += ["engine.precision=bf16", "engine.compile=on", "train.accumulate=4", "train.rectify_per=micro_batch"]
-    made = head_config(load_config("paper-cifar10-resnet50", words))
-    own = made.train
+    words += ["train.accumulate=4", "train.rectify_per=micro_batch", "train.clip_norm=2.0", "train.loss_reduction=sum"]
+    own = stage(*words).train
     assert (own.weight_decay, own.optimizer, own.momentum, own.nesterov) == (0.123, "sgd", 0.9, False)
     assert (own.schedule, own.warmup) == ("cosine", 0.0)
     assert (own.accumulate, own.rectify_per) == (1, "batch")
-    assert (made.engine.precision, made.engine.compile) == ("fp32", "off")
-    through = head_config(load_config("paper-cifar10-resnet50", [*words, "finetune.views=0"]))
-    assert (through.engine.precision, through.engine.compile) == ("bf16", "on")
-    assert (made.gamma.fgr, made.gamma.dfl) == (5.0, 5.0)
-    assert (made.train.epochs, made.train.learning_rate, made.train.batch_size) == (7, 0.3, 32)
-    assert (made.start_epoch, made.train.loss_reduction, made.train.clip_norm) == (0, "mean", None)
+    assert (own.epochs, own.learning_rate, own.batch_size) == (7, 0.3, 32)
+    assert (own.start_epoch, own.loss_reduction, own.clip_norm) == (0, "mean", None)
+    short = ["finetune.epochs=1", "finetune.gamma=5.0", "gamma.dfl=4.0", "engine.precision=bf16"]
+    state, _ = tuned(network(), dataset, *short)
+    assert state.full.main.args[0].keywords == {"gamma": 5.0}
+    assert state.engine["precision"] == "fp32", "one small layer"
+    state, _ = tuned(network(), dataset, *short, "finetune.views=0")
+    assert state.engine["precision"] == "bf16"
+    state, _ = tuned(network(), dataset, *short, "method=dfl")
+    assert state.full.main.args[0].keywords == {"gamma": 4.0}
 
 
 class Tail(nn.Module):
@@ -152,18 +162,18 @@ class Tail(nn.Module):
 
 def test_what_comes_after_the_classifier_is_an_error(dataset: Dataset) -> None:
     with pytest.raises(ValueError, match="`model` should be one whose logits are what its last linear layer returns"):
-        keep_features(config(), HeadOnly(Tail(8)), dataset, progress=False)
+        kept(Tail(8), dataset)
 
 
 def test_features_that_do_not_fit_are_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shiftcal.training.finetune.host_memory", lambda: 900_000)
     with pytest.raises(ValueError, match=r"`finetune.views` should be few enough that 320 images of 96 features"):
-        keep_features(config(), HeadOnly(network()), dataset, progress=False)
+        kept(network(), dataset)
 
 
 def test_a_method_that_mixes_images_is_refused(dataset: Dataset) -> None:
     with pytest.raises(ValueError, match="`method` should be one without mixup or AugMix, which need the images"):
-        finetune(config("method=fgr+augmix"), network(), dataset, progress=False)
+        stage("method=fgr+augmix")
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint is right on")
@@ -172,17 +182,17 @@ def test_a_run_is_finetuned_resumed_and_evaluated_again(tmp_path: Path, monkeypa
     base = complete(
         load_config("demo", ["method=ce", *SIZES, other, "train.epochs=2"]), tmp_path / "ce", progress=False
     )
-    assert reevaluate(tmp_path / "ce", progress=False)["evaluation"]["id"] == base["evaluation"]["id"]
+    assert reevaluate(tmp_path / "ce", progress=False).evaluation.clean == base.evaluation.clean
     own = config(other, f"finetuned_from={tmp_path / 'ce'}")
     record = complete(own, tmp_path / "ft", progress=False)
-    assert record["engine"]["loader"] == "memory"
-    assert record["method"] == "fgr-finetuned"
-    assert record["before"]["id"] == base["evaluation"]["id"]
-    assert record["evaluation"]["id"] != base["evaluation"]["id"]
-    assert record["seconds"]["features"] > 0
-    assert [entry["active"] for entry in record["history"]] == [True] * 3
+    assert record.engine["loader"] == "memory"
+    assert record.method == "fgr-finetuned"
+    assert record.before.clean == base.evaluation.clean
+    assert record.evaluation.clean != base.evaluation.clean
+    assert record.seconds["features"] > 0
+    assert [entry.active for entry in record.history] == [True] * 3
     again = reevaluate(tmp_path / "ft", progress=False)
-    assert again["evaluation"]["id"] == record["evaluation"]["id"]
+    assert again.evaluation.clean == record.evaluation.clean
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -192,16 +202,17 @@ def test_a_run_is_finetuned_resumed_and_evaluated_again(tmp_path: Path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             complete(own, tmp_path / "cut", progress=False)
     resumed = complete(own, tmp_path / "cut", resume=True, progress=False)
-    assert resumed["evaluation"]["id"] == record["evaluation"]["id"]
+    assert resumed.evaluation.clean == record.evaluation.clean
 
 
 def test_a_foreign_state_dict_and_a_wrong_one(tmp_path: Path, dataset: Dataset) -> None:
     torch.save({"state_dict": network(3).state_dict()}, tmp_path / "theirs.pt")
     own = config(f"finetuned_from={tmp_path / 'theirs.pt'}")
-    loaded = load_network(own, 8)
+    loaded = load_network(own, dataset)
     assert torch.equal(classifier_of(loaded)[1].weight, classifier_of(network(3))[1].weight)
+    few = dataset.train.take(dataset.train.targets < 5)
     with pytest.raises(ValueError, match=r"classifier.weight is \[8, 96\], the model's is \[5, 96\]"):
-        load_network(own, 5)
+        load_network(own, replace(dataset, classes=("a", "b", "c", "d", "e"), train=few, validation=few, test=few))
     with pytest.warns(UserWarning, match=r"right on .* of the validation images, hardly more than by chance"):
         complete(own, tmp_path / "out", dataset=dataset, progress=False)
 
@@ -217,24 +228,27 @@ def test_a_timm_model_and_streamed_images(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its weights are random, as good as chance
         record = complete(made, tmp_path / "out", progress=False)
-    assert len(record["history"]) == 2
-    assert record["engine"]["loader"] == "stream"
+    assert len(record.history) == 2
+    assert record.engine["loader"] == "stream"
 
 
 def test_finetuning_lowers_the_loss_it_descends(dataset: Dataset) -> None:
-    settings = config("finetune.epochs=20", "finetune.learning_rate=0.5", "finetune.batch_size=32")
-    run, _ = finetune(settings, network(), dataset, progress=False)
+    words = ["finetune.epochs=20", "finetune.learning_rate=0.5", "finetune.batch_size=32"]
+    run, _ = tuned(network(), dataset, *words)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
 
 
-def test_the_seed_decides_the_order_of_features(dataset: Dataset) -> None:
-    orders = [
-        HeadRun(head_config(config(f"seed={seed}")), dataset, nn.Linear(1, 4), made_features()).mixed_epoch(0, 0.1)
-        for seed in (0, 0, 1)
-    ]
-    first, again, other = (torch.cat(mixed.indices(10)) for mixed in orders)
+def test_the_seed_decides_the_order_of_features() -> None:
+    epochs = [MixedEpoch(made_features(), policy=LowPassPolicy(0.1), seed=seed, epoch=0) for seed in (0, 0, 1)]
+    first, again, other = (torch.cat(epoch.indices(10)) for epoch in epochs)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_an_interrupted_epoch_of_features_draws_what_is_left() -> None:
+    whole, rest = (MixedEpoch(made_features(), policy=LowPassPolicy(0.2), seed=0, epoch=0) for _ in range(2))
+    expected = [batch.images for batch in whole.batches(8)][3:]
+    assert all(torch.equal(a, b.images) for a, b in zip(expected, rest.batches(8, skip=3), strict=True))
 
 
 def test_two_classes_bring_no_word_about_chance(tmp_path: Path) -> None:

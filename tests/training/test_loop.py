@@ -1,26 +1,26 @@
 import dataclasses
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import finish, run_with, same_weights
 from stand_ins import write_class_folders
 
 from shiftcal import data, methods
+from shiftcal._errors import DivergedError, ImageError, ParameterError, UnfinishedError
 from shiftcal.augment import crop_flip, jensen_shannon
-from shiftcal.data.loader import ResidentEpoch
-from shiftcal.filtering import LowPassPolicy
+from shiftcal.experiments import checkpoint
+from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.run import Trained, train
+from shiftcal.experiments.setup import Setup, load_dataset, set_up
 from shiftcal.methods import METHODS, Constraint, Loss, Method
 from shiftcal.models import load_weights
-from shiftcal.models.small import SmallNet
-from shiftcal.training import captured, checkpoint, loop
-from shiftcal.training.batches import Inputs
-from shiftcal.training.config import Config, load_config
-from shiftcal.training.loop import train
-from shiftcal.training.objective import objectives
-from shiftcal.training.run import Run, load_dataset
+from shiftcal.training import engine
+from shiftcal.training.inputs import Inputs
 from shiftcal.training.step import StepReport, training_step
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
@@ -35,12 +35,8 @@ def dataset() -> data.Dataset:
     return load_dataset(config())
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-
-
-def same(a: Run, b: Run) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+def same(a: Trained, b: Trained) -> bool:
+    return same_weights(a.model, b.model)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -84,7 +80,7 @@ def test_shared_batch_and_momentum_are_cells(dataset: data.Dataset, monkeypatch:
     runs = {m: train(config(f"method={m}", "train.start=0.5"), dataset, progress=False) for m in ("fgr", *rows)}
     assert not same(runs["fgr"], runs["shared"])
     assert not same(runs["fgr"], runs["ema"])
-    assert runs["ema"].full.momentum.mean.norm() > 0
+    assert runs["ema"].state.full.momentum.mean.norm() > 0
 
 
 def test_same_seed_same_weights_other_seed_others(dataset: data.Dataset) -> None:
@@ -98,24 +94,24 @@ def test_a_run_follows_its_recipe(dataset: data.Dataset) -> None:
         "train.epochs=2", "data.train=100", "train.nesterov=true", "train.momentum=0.8", "train.weight_decay=0.01"
     )
     run = train(recipe, progress=False)
-    group = run.optimizer.param_groups[0]
+    group = run.state.optimizer.param_groups[0]
     assert (group["nesterov"], group["momentum"], group["weight_decay"]) == (True, 0.8, 0.01)
-    assert run.steps_per_epoch == 4  # 100 images in batches of 32, the last of 4
+    assert run.task.steps_per_epoch == 4  # 100 images in batches of 32, the last of 4
     rates = [entry["learning_rate"] for entry in run.history]  # the last step of each epoch, of 8 in all
     assert rates == pytest.approx([0.05 * 5 / 6.4, 0.05 * 1 / 6.4])
     assert 0.02 < run.history[-1]["accuracy"] <= 1
-    first, other = (next(Run(config(f"seed={s}"), dataset).model.parameters()) for s in (0, 1))
+    first, other = (next(set_up(config(f"seed={s}"), dataset).state.model.parameters()) for s in (0, 1))
     assert not torch.equal(first, other)
-    assert not Run(config(), dataset).full.sum_reduction
-    assert Run(config("train.loss_reduction=sum"), dataset).full.sum_reduction
+    assert not set_up(config(), dataset).state.full.sum_reduction
+    assert set_up(config("train.loss_reduction=sum"), dataset).state.full.sum_reduction
 
 
 def test_batches_are_augmented_and_normalised(dataset: data.Dataset) -> None:
-    run = Run(config("method=ce"), dataset)
-    batch = next(ResidentEpoch(run.train_split, policy=LowPassPolicy(0.0, (15,)), seed=0, epoch=0).batches(32))
+    task = set_up(config("method=ce"), dataset).task
+    batch = next(task.epoch(0).batches(32))
     first, second = (torch.Generator().manual_seed(0) for _ in range(2))
-    expected = dataset.normalise(crop_flip(batch.images, second))
-    assert torch.equal(run.prepare(batch, first).images, expected)
+    expected = dataset.preprocess(crop_flip(batch.images, second))
+    assert torch.equal(task.prepare(batch, first, None).images, expected)
 
 
 def test_a_constraint_does_not_change_what_the_main_loss_sees(
@@ -128,7 +124,7 @@ def test_a_constraint_does_not_change_what_the_main_loss_sees(
             images.append(arguments[3].images)
             return training_step(*arguments)
 
-        monkeypatch.setattr(captured, "training_step", watched)
+        monkeypatch.setattr(engine, "training_step", watched)
         train(config(f"method={method}", "train.epochs=1", "train.start=0"), dataset, progress=False)
     assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
 
@@ -141,7 +137,7 @@ def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.nn.Module, 
         seen.append((arguments[0], arguments[3], arguments[4]))
         return training_step(*arguments)
 
-    monkeypatch.setattr(captured, "training_step", watched)
+    monkeypatch.setattr(engine, "training_step", watched)
     return seen
 
 
@@ -157,7 +153,7 @@ def test_mixup_mixes_two_images_with_a_share_that_varies(
     assert shares.std() > 0.1
     assert ((shares >= 0) & (shares <= 1)).all()
     assert all((mix.partners != mix.targets).any() for _, mix, _ in steps)
-    stored = dataset.normalise(dataset.train.images)
+    stored = dataset.preprocess(dataset.train.images)
     _, mix, original = steps[-1]
     nearest = torch.cdist(mix.images.flatten(1), stored.flatten(1)).min(1).values
     assert (nearest > 1).any() == bool(0.02 < mix.share < 0.98), "the main batch is mixed"
@@ -182,9 +178,9 @@ def test_augmix_adds_two_views_and_a_positive_divergence(
     with torch.no_grad():
         logits = model(mix.images)
         divergence = jensen_shannon(logits.view(3, -1, logits.shape[1]))
-        main = run.full.main.args[0](logits[: len(clean)], mix.targets)
+        main = run.state.full.main.args[0](logits[: len(clean)], mix.targets)
         assert divergence > 0
-        torch.testing.assert_close(run.full.main(logits, mix), main + 12 * divergence)
+        torch.testing.assert_close(run.state.full.main(logits, mix), main + 12 * divergence)
 
 
 def test_an_augmentation_changes_neither_order_nor_crops(
@@ -205,10 +201,10 @@ def test_mixup_cannot_share_its_batch_with_the_constraint() -> None:
 
 
 def test_the_recipe_says_whether_images_are_cropped(dataset: data.Dataset) -> None:
-    run = Run(config("method=ce", "train.augment=none"), dataset)
-    batch = next(ResidentEpoch(run.train_split, policy=LowPassPolicy(0.0, (15,)), seed=0, epoch=0).batches(32))
-    prepared = run.prepare(batch, torch.Generator().manual_seed(0))
-    assert torch.equal(prepared.images, dataset.normalise(batch.images))
+    task = set_up(config("method=ce", "train.augment=none"), dataset).task
+    batch = next(task.epoch(0).batches(32))
+    prepared = task.prepare(batch, torch.Generator().manual_seed(0), None)
+    assert torch.equal(prepared.images, dataset.preprocess(batch.images))
     with pytest.raises(ValueError, match=r"`train.augment` should be one of crop_flip, none"):
         config("train.augment=crop")
 
@@ -229,25 +225,46 @@ def test_a_run_that_blows_up_stops_and_names_the_step(dataset: data.Dataset) -> 
         train(config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0"), dataset, progress=False)
 
 
+def test_logits_that_overflow_in_validation_are_divergence_too(dataset: data.Dataset) -> None:
+    """Finite gradients, but an enormous step: it is seen in the validation after the epoch."""
+    words = ["method=ce", "train.learning_rate=1e19", "train.warmup=0.0", "train.batch_size=256", "train.epochs=2"]
+    with pytest.raises(DivergedError, match=r"The logits of method 'ce' were not finite in the validation") as caught:
+        train(config(*words), dataset, progress=False)
+    assert (caught.value.epoch, caught.value.step) == (1, None)
+    assert "Lower the learning rate" in str(caught.value)
+
+
 def test_what_a_worker_raises_arrives_whole() -> None:
-    error = pickle.loads(pickle.dumps(loop.NonFiniteError("not finite", {"step": 3})))
-    assert (type(error), str(error), error.batch) == (loop.NonFiniteError, "not finite", {"step": 3})
+    error = DivergedError("ce", 2, 3, {"indices": [1]})
+    error.saved_to = Path("bad.json")
+    arrived = pickle.loads(pickle.dumps(error))
+    assert str(arrived) == str(error)
+    assert (arrived.method, arrived.epoch, arrived.step, arrived.batch) == ("ce", 2, 3, {"indices": [1]})
+    for other in (
+        ParameterError("a", "b", "c", " d"),
+        ImageError(Path("x.png"), "cut"),
+        UnfinishedError({"a": "b"}, 2),
+    ):
+        again = pickle.loads(pickle.dumps(other))
+        assert (type(again), str(again)) == (type(other), str(other))
 
 
-def test_objectives_take_the_recipes_numbers() -> None:
+def test_objectives_take_the_recipes_numbers(dataset: data.Dataset) -> None:
     words = ["method=weighted-sum", "gamma.fgr=4", "constraint.weight=0.25", "train.clip_norm=2"]
-    plain, full = objectives(config(*words), SmallNet(8))
+    state = set_up(config(*words), dataset).state
+    plain, full = state.plain, state.full
     assert plain.constraint is None
     assert full.main.args[0].keywords == {"gamma": 4.0}
     assert full.rule.keywords == {"weight": 0.25}
     assert full.clip_norm == plain.clip_norm == 2
-    assert objectives(config("method=dfl", "gamma.dfl=7"), SmallNet(8))[0].main.args[0].keywords == {"gamma": 7.0}
+    dfl = set_up(config("method=dfl", "gamma.dfl=7"), dataset).state.plain
+    assert dfl.main.args[0].keywords == {"gamma": 7.0}
 
 
 def test_a_method_is_named_in_its_row_alone() -> None:
     package = Path(methods.__file__).parent
     for path in package.rglob("*.py"):
-        if path.name not in ("methods.py", "cli.py"):
+        if path.name != "methods.py":
             text = path.read_text()
             assert not [m for m in METHODS if f'== "{m}"' in text or f"== '{m}'" in text], path
 
@@ -272,25 +289,23 @@ class Dropping(torch.nn.Module):
 def test_a_models_own_randomness_depends_on_seed_and_epoch_alone(dataset: data.Dataset, tmp_path: Path) -> None:
     settings = config("method=ce", "train.epochs=3")
 
-    def run() -> Run:
+    def start() -> Setup:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = Dropping(8)
-        return Run(settings, dataset, model)
+        return set_up(settings, dataset, model)
 
-    whole = loop.go_on(run(), progress=False)
-    outside = torch.rand(1)  # nothing that is drawn elsewhere matters, and nothing elsewhere is changed
+    whole = finish(start(), settings)
     torch.manual_seed(7)
     expected = torch.rand(2)
-    torch.manual_seed(7)
+    torch.manual_seed(7)  # nothing that is drawn elsewhere matters, and nothing elsewhere is changed
     first = torch.rand(1)
-    again = loop.go_on(run(), progress=False, checkpoints=tmp_path / "checkpoints")
+    again = finish(start(), settings, tmp_path / "checkpoints")
     assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
-    assert outside.numel() == 1
-    assert same(whole, again)
-    resumed = run()
-    resumed.load(tmp_path / "checkpoints" / "epoch-0002")
-    assert same(whole, loop.go_on(resumed, progress=False))
+    assert same_weights(whole.state.model, again.state.model)
+    shutil.rmtree(tmp_path / "checkpoints" / "epoch-0003")
+    resumed = finish(start(), settings, tmp_path / "checkpoints", resume=True)
+    assert same_weights(whole.state.model, resumed.state.model)
 
 
 def test_a_batch_of_which_nothing_can_be_read_is_no_broken_gradient(tmp_path: Path) -> None:
@@ -300,7 +315,8 @@ def test_a_batch_of_which_nothing_can_be_read_is_no_broken_gradient(tmp_path: Pa
     settings = load_config("demo", [*words, "train.epochs=1", "method=ce", "train.batch_size=1"])
     split = data.FileSplit(tuple(files), torch.zeros(len(files), dtype=torch.int64), 16, workers=0)
     files[3].write_bytes(b"no image")
-    made = data.Dataset("folder", ("a", "b"), (0.5,) * 3, (0.5,) * 3, split, split, split)
+    half = (0.5, 0.5, 0.5)
+    made = data.Dataset("folder", ("a", "b"), data.Preprocessing(half, half), split, split, split)
     with pytest.warns(UserWarning, match="could not be read"):
         run = train(settings, made, progress=False)
     assert len(run.history) == 1
@@ -316,21 +332,21 @@ def test_crops_and_dropout_differ_from_epoch_to_epoch(dataset: data.Dataset) -> 
                 seen["dropped"].append(self.layers[1](torch.ones(200)))
             return super().forward(images)
 
-    same_images = data.Split(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
+    same_images = data.MemorySplit(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
     one = dataclasses.replace(dataset, train=same_images)
     settings = config("method=ce", "train.epochs=2", "train.batch_size=64")
-    loop.go_on(Run(settings, one, Seeing(8)), progress=False)
+    run_with(settings, one, Seeing(8))
     assert not torch.equal(seen["inputs"][0], seen["inputs"][1])
     assert not torch.equal(seen["dropped"][0], seen["dropped"][1])
     # And from seed to seed, with the same weights at first.
     first = {name: values[0] for name, values in seen.items()}
-    loop.go_on(Run(dataclasses.replace(settings, seed=1), one, Seeing(8)), progress=False)
+    run_with(settings.model_copy(update={"seed": 1}), one, Seeing(8))
     for name, values in seen.items():
         assert not torch.equal(values[2], first[name]), name
 
 
 def test_order_and_filtered_images_depend_on_the_seed(dataset: data.Dataset) -> None:
-    one, again, other = (Run(config(f"seed={seed}"), dataset).mixed_epoch(1, 0.1) for seed in (0, 0, 1))
+    one, again, other = (set_up(config(f"seed={seed}", "train.start=0"), dataset).task.epoch(1) for seed in (0, 0, 1))
     for a, b, expected in ((one, again, True), (one, other, False)):
         assert torch.equal(torch.cat(list(a.indices(32))), torch.cat(list(b.indices(32)))) is expected
         assert torch.equal(a.filtered, b.filtered) is expected
@@ -338,7 +354,7 @@ def test_order_and_filtered_images_depend_on_the_seed(dataset: data.Dataset) -> 
 
 def test_both_batches_have_crops_of_their_own(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = watch_steps(monkeypatch)
-    same_images = data.Split(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
+    same_images = data.MemorySplit(dataset.train.images[:1].expand(64, -1, -1, -1), dataset.train.targets[:64])
     one = dataclasses.replace(dataset, train=same_images)
     train(config("method=rect-only", "train.epochs=1", "train.start=0", "train.batch_size=64"), one, progress=False)
     _, mix, original = steps[0]

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from shiftcal import data, dct_low_pass, losses, rectified_backward
-from shiftcal.data.loader import ResidentEpoch
+from shiftcal.data.epoch import MixedEpoch
+from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.setup import load_dataset, set_up
 from shiftcal.filtering import LowPassPolicy
 from shiftcal.methods import LowPass
-from shiftcal.training.config import Config, load_config
-from shiftcal.training.run import Run, load_dataset
 
 TINY = ["data.train=128", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
 
@@ -134,9 +134,9 @@ def test_constrained_parameters_are_some_of_all() -> None:
 
 
 def test_the_share_may_be_drawn_once_with_new_strengths(dataset: data.Dataset) -> None:
-    def epoch(number: int, redraw: bool) -> ResidentEpoch:
+    def epoch(number: int, redraw: bool) -> MixedEpoch:
         policy = LowPassPolicy(0.25, redraw=redraw)
-        return ResidentEpoch(dataset.train, policy=policy, seed=0, epoch=number)
+        return MixedEpoch(dataset.train, policy=policy, seed=0, epoch=number)
 
     assert torch.equal(epoch(1, redraw=False).filtered, epoch(2, redraw=False).filtered)
     assert not torch.equal(epoch(1, redraw=True).filtered, epoch(2, redraw=True).filtered)
@@ -148,12 +148,15 @@ def test_the_share_may_be_drawn_once_with_new_strengths(dataset: data.Dataset) -
 
 def test_the_filter_comes_after_crop_and_flip(dataset: data.Dataset) -> None:
     words = ["method=filter-only", "filter.qualities=[15]", "filter.after_augment=true"]
-    run = Run(config(*words), dataset)
-    batch = next(run.mixed_epoch(3, 0.25).batches(32))
+    task = set_up(config(*words, "filter.ratio=0.25"), dataset).task
+    batch = next(task.epoch(3).batches(32))
     chosen = batch.filtered
     assert 0 < chosen.sum() < 32
-    later, cropped = (run.prepare(b, torch.Generator().manual_seed(0)) for b in (batch, replace(batch, strength=None)))
-    mean, std = (torch.tensor(values)[:, None, None] for values in (dataset.mean, dataset.std))
+    later, cropped = (
+        task.prepare(b, torch.Generator().manual_seed(0), None) for b in (batch, replace(batch, strength=None))
+    )
+    own = dataset.preprocess
+    mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     levels = [((inputs.images * std + mean) * 255).round().to(torch.uint8) for inputs in (later, cropped)]
     assert torch.equal(levels[0][~chosen], levels[1][~chosen])
     assert torch.equal(levels[0][chosen], dct_low_pass(levels[1][chosen], 15))
@@ -161,8 +164,10 @@ def test_the_filter_comes_after_crop_and_flip(dataset: data.Dataset) -> None:
 
 def test_truncation_is_what_normalising_and_cutting_does(dataset: data.Dataset) -> None:
     levels = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(1, 3, 16, 16)
-    ours = dataset.truncated(levels)
-    mean, std = (np.array(v, dtype=np.float32)[:, None, None] for v in (dataset.mean, dataset.std))
+    ours = dataset.preprocess.truncated(levels)
+    mean, std = (
+        np.array(v, dtype=np.float32)[:, None, None] for v in (dataset.preprocess.mean, dataset.preprocess.std)
+    )
     values = (levels[0].numpy().astype(np.float32) / np.float32(255) - mean) / std
     expected = (np.clip(values * std + mean, 0, 1) * np.float32(255)).astype(np.uint8)
     assert np.array_equal(ours[0].numpy(), expected)
@@ -199,4 +204,4 @@ def test_released_rows_differ_from_the_papers_in_what_they_say() -> None:
 
 def test_bins_are_for_soft_ece_alone(dataset: data.Dataset) -> None:
     with pytest.raises(ValueError, match=r"`constraint.centres` should be left out for mmce, which has no bins"):
-        Run(config("method=fgr-mmce", "constraint.centres=ends"), dataset)
+        set_up(config("method=fgr-mmce", "constraint.centres=ends"), dataset)

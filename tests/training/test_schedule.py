@@ -2,12 +2,12 @@ import math
 
 import pytest
 
-from shiftcal.training.config import TrainConfig
 from shiftcal.training.schedule import learning_rate
+from shiftcal.training.settings import TrainSettings
 
 
 def test_one_cycle_rises_and_falls() -> None:
-    recipe = TrainConfig(epochs=10, warmup=0.2, learning_rate=0.5)
+    recipe = TrainSettings(epochs=10, warmup=0.2, learning_rate=0.5)
     rates = [learning_rate(recipe, step, 100) for step in range(1000)]
     assert max(rates) == pytest.approx(0.5)
     assert rates[:200] == sorted(rates[:200])
@@ -17,41 +17,41 @@ def test_one_cycle_rises_and_falls() -> None:
 
 
 def test_one_cycle_without_warm_up_starts_at_the_top() -> None:
-    assert learning_rate(TrainConfig(epochs=2, warmup=0.0, learning_rate=0.5), 0, 10) == 0.5
+    assert learning_rate(TrainSettings(epochs=2, warmup=0.0, learning_rate=0.5), 0, 10) == 0.5
 
 
 def test_multi_step_is_the_papers() -> None:
-    recipe = TrainConfig(epochs=350, schedule="multi_step", milestones=(150, 250), learning_rate=0.1)
+    recipe = TrainSettings(epochs=350, schedule="multi_step", milestones=(150, 250), learning_rate=0.1)
     rates = [learning_rate(recipe, epoch * 391 + 390, 391) for epoch in (0, 149, 150, 249, 250, 349)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
     assert learning_rate(recipe, 150 * 391 - 1, 391) == 0.1
 
 
 def test_constant_stays() -> None:
-    recipe = TrainConfig(schedule="constant", learning_rate=0.3)
+    recipe = TrainSettings(schedule="constant", learning_rate=0.3)
     assert learning_rate(recipe, 0, 10) == learning_rate(recipe, 99, 10) == 0.3
 
 
 def test_cosine_falls_along_half_a_cosine_after_its_warmup() -> None:
-    recipe = TrainConfig(schedule="cosine", epochs=10, warmup=0.2, learning_rate=0.4)
+    recipe = TrainSettings(schedule="cosine", epochs=10, warmup=0.2, learning_rate=0.4)
     rates = [learning_rate(recipe, step, 10) for step in range(100)]
     assert rates[0] == pytest.approx(0.02)
     assert rates[19] == rates[20] == pytest.approx(0.4)
     for step in (20, 40, 60, 99):
         assert rates[step] == pytest.approx(0.2 * (1 + math.cos(math.pi * (step - 20) / 80)))
-    without = TrainConfig(schedule="cosine", epochs=10, warmup=0.0, learning_rate=0.4)
+    without = TrainSettings(schedule="cosine", epochs=10, warmup=0.0, learning_rate=0.4)
     assert learning_rate(without, 0, 10) == pytest.approx(0.4)
     assert learning_rate(without, 50, 10) == pytest.approx(0.2)
 
 
 def test_milestones_count_from_their_first_step() -> None:
-    recipe = TrainConfig(schedule="multi_step", milestones=(150, 250), learning_rate=0.1, decay=0.1)
+    recipe = TrainSettings(schedule="multi_step", milestones=(150, 250), learning_rate=0.1, decay=0.1)
     rates = [learning_rate(recipe, step, 391) for step in (150 * 391 - 1, 150 * 391, 250 * 391 - 1, 250 * 391)]
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
 def test_exponential_multiplies_after_every_epoch() -> None:
-    recipe = TrainConfig(schedule="exponential", decay=0.96, learning_rate=1e-4)
+    recipe = TrainSettings(schedule="exponential", decay=0.96, learning_rate=1e-4)
     assert [learning_rate(recipe, step, 7) for step in (0, 6, 7, 13, 14)] == pytest.approx(
         [1e-4, 1e-4, 0.96e-4, 0.96e-4, 0.96**2 * 1e-4]
     )

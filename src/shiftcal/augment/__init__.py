@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shiftcal.augment.augmix import augmix, augmix_loss, jensen_shannon
-from shiftcal.augment.crop_flip import crop_flip
+from shiftcal.augment.crop_flip import crop_and_flip, crop_flip
 from shiftcal.augment.mixup import Mixed, mixup, mixup_loss
 from shiftcal.augment.operations import OPERATIONS
 
@@ -22,7 +22,7 @@ def unchanged(images: Tensor, generator: torch.Generator | None = None) -> Tenso
     return images
 
 
-AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"none": unchanged, "crop_flip": crop_flip}
+AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"none": unchanged, "crop_flip": crop_and_flip}
 
 __all__ = [
     "AUGMENTATIONS",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from shiftcal._checks import check_count, wrong
+from shiftcal._errors import check_count, wrong
 from shiftcal._tensors import at_least_float32
 from shiftcal.augment._inputs import check_images, on_chosen
 from shiftcal.augment.operations import OPERATIONS, affine

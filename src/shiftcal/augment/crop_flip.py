@@ -6,7 +6,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from shiftcal._checks import check_count
+from shiftcal._errors import wrong
 from shiftcal.augment._inputs import check_images
 
 
@@ -23,7 +23,13 @@ def crop_flip(
         torch.Size([8, 3, 32, 32])
     """
     check_images(images)
-    check_count("padding", padding, least=0)
+    if not isinstance(padding, int) or padding < 0:
+        raise wrong("padding", "an integer of at least 0", padding)
+    return crop_and_flip(images, generator, padding)
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator | None, padding: int = 4) -> Tensor:
+    """Crop and flip stored images, which need no checks, see `crop_flip`."""
     n, _, height, width = images.shape
     device = images.device
     top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)

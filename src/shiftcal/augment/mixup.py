@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal.augment._inputs import check_images
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal._tensors import check_finite, check_indices, check_range, check_rows
 
 C = TypeVar("C", bound="Calibrator")
 
 
-class Calibrator(ABC):
-    """A function of logits, fitted on held-out logits and targets; its state is a dict of tensors."""
+class Calibrator(nn.Module, ABC):
+    """A function of logits, fitted on held-out logits and targets; what was fitted are its buffers."""
 
     _keys: tuple[str, ...] = ()  # what a fitted state holds at least
 
     def __init__(self) -> None:
-        self._state: dict[str, Tensor] = {}
+        super().__init__()
         self._numbers: dict[str, float] = {}  # the state's scalars, read once
 
     @abstractmethod
@@ -30,7 +30,7 @@ class Calibrator(ABC):
         """Find the state from float64 logits."""
 
     @abstractmethod
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Map logits to logits."""
 
     def fit(self: C, logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> C:
@@ -44,9 +44,10 @@ class Calibrator(ABC):
         # Solvers need gradients, also where the caller has switched them off for good.
         with torch.autocast(logits.device.type, enabled=False), torch.inference_mode(False):
             state = self._fit(logits.detach().clone().double(), targets.clone().long())
-        return self.load_state_dict(state | {"classes": torch.tensor(logits.shape[1])})
+        self._set(state | {"classes": torch.tensor(logits.shape[1])})
+        return self
 
-    def __call__(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+    def forward(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         """Return calibrated logits: their softmax is the calibrated distribution."""
         check_rows("logits", logits)
         check_finite("logits", logits)
@@ -56,25 +57,29 @@ class Calibrator(ABC):
             raise wrong("logits", f"of {classes:.0f} columns, as fitted", list(logits.shape))
         state = {name: tensor.to(logits.device) for name, tensor in fitted.items()}
         with torch.autocast(logits.device.type, enabled=False):
-            return self._apply(logits, state)
+            return self._calibrate(logits, state)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return what was fitted."""
-        return {name: tensor.clone() for name, tensor in self._fitted().items()}
-
-    def load_state_dict(self: C, state: dict[str, Tensor]) -> C:
-        """Take up what another calibrator of the same kind was fitted to; returns itself."""
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Which buffers there are, and their shapes, is known when something was fitted.
+        state = {name.removeprefix(prefix): t for name, t in state_dict.items() if name.startswith(prefix)}
         if not set(self._keys) <= set(state):
             raise wrong("state", f"that of {type(self).__name__}, with {', '.join(self._keys)}", sorted(state))
-        self._state = {name: tensor.clone() for name, tensor in state.items()}
+        self._set(state)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _set(self, state: dict[str, Tensor]) -> None:
+        for name in list(self._buffers):
+            delattr(self, name)
+        for name, tensor in state.items():
+            self.register_buffer(name, tensor.clone())
         self._numbers = {name: float(tensor) for name, tensor in state.items() if tensor.ndim == 0}
-        return self
 
     def _fitted(self) -> dict[str, Tensor]:
-        if not self._state:
+        state = {name: tensor for name, tensor in self._buffers.items() if tensor is not None}
+        if not state:
             name = type(self).__name__
             raise ValueError(f"{name} should be fitted before use. Found nothing fitted: call `fit` first.")
-        return self._state
+        return state
 
 
 def minimise_nll(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shiftcal._checks import check_count
+from shiftcal._errors import check_count
 from shiftcal.calibrators.base import Calibrator
 from shiftcal.metrics.binning import bin_index, class_bin_sums
 
@@ -32,8 +32,9 @@ class HistogramBinning(Calibrator):
         check_count("bins", bins)
         self.bins = bins
 
-    def __repr__(self) -> str:
-        return f"HistogramBinning(bins={self.bins})"
+    def extra_repr(self) -> str:
+        """Show the number of bins."""
+        return f"bins={self.bins}"
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         p = logits.softmax(-1)
@@ -42,7 +43,7 @@ class HistogramBinning(Calibrator):
         rate = torch.where(sums.count > 0, sums.hits / sums.count.clamp(min=1), middle)
         return {"rate": rate}
 
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         rate = state["rate"]
         index = bin_index(logits.double().softmax(-1), rate.shape[1])
         return normalised_log(rate.T.gather(0, index)).to(logits.dtype)

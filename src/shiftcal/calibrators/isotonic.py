@@ -24,9 +24,6 @@ class IsotonicRegression(Calibrator):
 
     _keys = ("x0", "y0")
 
-    def __repr__(self) -> str:
-        return "IsotonicRegression()"
-
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         try:
             from sklearn.isotonic import IsotonicRegression as Regression
@@ -40,7 +37,7 @@ class IsotonicRegression(Calibrator):
             state[f"y{k}"] = torch.from_numpy(fitted.y_thresholds_.copy())
         return state
 
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         p = logits.double().softmax(-1)
         columns = [_interpolate(p[:, k], state[f"x{k}"], state[f"y{k}"]) for k in range(p.shape[1])]
         return normalised_log(torch.stack(columns, dim=1)).to(logits.dtype)

@@ -24,18 +24,15 @@ class RhoNormScaling(Calibrator):
         True
     """
 
-    _keys = ("rho", "gamma", "beta")
+    _keys = ("order", "gamma", "beta")
 
     NORMS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, math.inf)
-
-    def __repr__(self) -> str:
-        return "RhoNormScaling()"
 
     @property
     def rho(self) -> float:
         """The fitted order of the norm."""
         self._fitted()
-        return self._numbers["rho"]
+        return self._numbers["order"]
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         fits = []
@@ -45,9 +42,9 @@ class RhoNormScaling(Calibrator):
             found, value = minimise_nll(partial(_scaled, logits, norm), start, targets)
             fits.append((value, rho, found))
         _, rho, (log_gamma, log_beta) = min(fits, key=lambda fit: fit[0])
-        return {"rho": logits.new_tensor(rho), "gamma": log_gamma.exp(), "beta": log_beta.exp()}
+        return {"order": logits.new_tensor(rho), "gamma": log_gamma.exp(), "beta": log_beta.exp()}
 
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         log_parameters = torch.stack([state["gamma"], state["beta"]]).log().to(logits.dtype)
         return _scaled(logits, _norm(logits, self.rho), log_parameters)
 

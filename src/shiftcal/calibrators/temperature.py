@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal.calibrators.base import Calibrator, minimise_nll
 from shiftcal.metrics.binning import bin_sums
 
@@ -30,7 +30,7 @@ class TemperatureScaling(Calibrator):
         tensor([0.8000, 0.0000])
     """
 
-    _keys = ("temperature",)
+    _keys = ("t",)
 
     def __init__(self, criterion: Literal["nll", "ece"] = "nll", search: Literal["grid", "lbfgs"] = "grid") -> None:
         super().__init__()
@@ -42,26 +42,27 @@ class TemperatureScaling(Calibrator):
             raise wrong("criterion", "'nll' with search 'lbfgs', since ECE has no gradient", repr(criterion))
         self.criterion, self.search = criterion, search
 
-    def __repr__(self) -> str:
-        return f"TemperatureScaling(criterion={self.criterion!r}, search={self.search!r})"
+    def extra_repr(self) -> str:
+        """Show how the temperature is found."""
+        return f"criterion={self.criterion!r}, search={self.search!r}"
 
     @property
     def temperature(self) -> float:
         """The fitted temperature."""
         self._fitted()
-        return self._numbers["temperature"]
+        return self._numbers["t"]
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         z = logits - logits.amax(1, keepdim=True)
         if self.search == "lbfgs":
             log_t, _ = minimise_nll(lambda log_t: z * (-log_t).exp(), z.new_zeros(()), targets)
-            return {"temperature": log_t.exp()}
+            return {"t": log_t.exp()}
         evaluate = _nll if self.criterion == "nll" else _ece
         values = torch.stack([evaluate(z / t, targets) for t in GRID.tolist()])
-        return {"temperature": GRID[int(values.argmin())]}
+        return {"t": GRID[int(values.argmin())]}
 
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
-        return logits / state["temperature"].to(logits.dtype)
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+        return logits / state["t"].to(logits.dtype)
 
 
 def _nll(z: Tensor, targets: Tensor) -> Tensor:

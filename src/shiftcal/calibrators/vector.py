@@ -22,13 +22,10 @@ class VectorScaling(Calibrator):
 
     _keys = ("weight", "bias")
 
-    def __repr__(self) -> str:
-        return "VectorScaling()"
-
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         start = torch.stack([torch.ones_like(logits[0]), torch.zeros_like(logits[0])])
         (weight, bias), _ = minimise_nll(lambda p: logits * p[0] + p[1], start, targets)
         return {"weight": weight, "bias": bias}
 
-    def _apply(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         return logits * state["weight"].to(logits.dtype) + state["bias"].to(logits.dtype)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from shiftcal._checks import unknown, wrong
-from shiftcal.data.cifar import cifar10, cifar100
-from shiftcal.data.dataset import AnySplit, Dataset, FileSplit, Split
-from shiftcal.data.folders import domains, folder
-from shiftcal.data.loader import MixedEpoch, ResidentEpoch, Samples
-from shiftcal.data.shapes import shapes
-from shiftcal.data.stream import StreamedEpoch
-from shiftcal.data.tiny_imagenet import tiny_imagenet
-from shiftcal.data.wilds import camelyon17, fmow, iwildcam
-from shiftcal.filtering import LowPassPolicy
+from shiftcal._errors import unknown, wrong
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.epoch import Batch, MixedEpoch
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.sources.cifar import cifar10, cifar100
+from shiftcal.data.sources.folders import domains, folder
+from shiftcal.data.sources.shapes import shapes
+from shiftcal.data.sources.tiny_imagenet import tiny_imagenet
+from shiftcal.data.sources.wilds import camelyon17, fmow, iwildcam
+from shiftcal.data.split import FeatureSplit, FileSplit, ImageSplit, MemorySplit, Split
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "shapes": shapes,
@@ -51,12 +51,6 @@ def load(name: str, **options: object) -> Dataset:
     return DATASETS[name](**options)
 
 
-def mixed_epoch(split: Samples, *, policy: LowPassPolicy, seed: int, epoch: int) -> MixedEpoch:
-    """Make one epoch of D_mix with the loader that a set needs: from memory, or from disk."""
-    kind = StreamedEpoch if isinstance(split, FileSplit) else ResidentEpoch
-    return kind(split, policy=policy, seed=seed, epoch=epoch)
-
-
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:
     """List what a data set's function takes."""
     if name not in DATASETS:
@@ -83,13 +77,17 @@ def _default_root(name: str) -> Path:
 __all__ = [
     "BY_PATH",
     "DATASETS",
-    "AnySplit",
+    "Batch",
     "Dataset",
+    "FeatureSplit",
     "FileSplit",
+    "ImageSplit",
+    "MemorySplit",
+    "MixedEpoch",
+    "Preprocessing",
     "Split",
     "home",
     "load",
-    "mixed_epoch",
     "options_of",
     "shapes",
 ]

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal._tensors import at_least_float32, check_indices, check_rows
+from shiftcal._errors import wrong
+from shiftcal._tensors import check_labelled
 
-
-def check_inputs(logits: Tensor, targets: Tensor) -> None:
-    """Raise unless logits are floating [N, K ≥ 2] and targets integers [N]."""
-    check_rows("logits", logits)
-    check_indices(targets, len(logits))
-
-
-def check_mask(mask: Tensor | None, size: int) -> None:
-    """Raise unless the mask, if there is one, has one boolean per sample."""
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != (size,)):
-        raise wrong("mask", f"{size} booleans, one per sample", f"{mask.dtype} {list(mask.shape)}")
+check_inputs = partial(check_labelled, "logits")  # (logits, targets, mask=None) -> logits in float32 at least
 
 
 def check_gamma(gamma: float) -> None:
@@ -29,19 +21,19 @@ def check_gamma(gamma: float) -> None:
 
 
 def true_class_log_probability(logits: Tensor, targets: Tensor) -> Float[Tensor, " batch"]:
-    """Return log p_y, in float32 at least."""
-    return -torch.nn.functional.cross_entropy(at_least_float32(logits), targets.long(), reduction="none")
+    """Return log p_y."""
+    return -torch.nn.functional.cross_entropy(logits, targets.long(), reduction="none")
 
 
 def distance_to_target(logits: Tensor, targets: Tensor) -> Float[Tensor, "batch classes"]:
-    """Return p − onehot(y), in float32 at least."""
-    p = at_least_float32(logits).softmax(-1)
+    """Return p − onehot(y)."""
+    p = logits.softmax(-1)
     return p - (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).to(p.dtype)
 
 
 def confidence_and_hits(logits: Tensor, targets: Tensor) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Return the probability of the predicted class, and 1 where it is the true one, in float32 at least."""
-    confidence, prediction = at_least_float32(logits).softmax(-1).max(-1)
+    """Return the probability of the predicted class, and 1 where it is the true one."""
+    confidence, prediction = logits.softmax(-1).max(-1)
     return confidence, (prediction == targets).to(confidence.dtype)
 
 
@@ -56,7 +48,6 @@ def focal_term(
 
 def reduce(values: Float[Tensor, " batch"], reduction: str, mask: Bool[Tensor, " batch"] | None = None) -> Tensor:
     """Apply the reduction `none`, `mean` or `sum` to per-sample values; only those in the mask count."""
-    check_mask(mask, len(values))
     if mask is not None:
         values = values.where(mask, 0.0)
     if reduction == "none":

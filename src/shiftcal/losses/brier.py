@@ -28,5 +28,5 @@ def brier(
         >>> brier(torch.zeros(1, 2), torch.tensor([0])).item()
         0.5
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets, mask)
     return reduce(distance_to_target(logits, targets).square().sum(1), reduction, mask)

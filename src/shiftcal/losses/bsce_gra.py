@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal.losses._inputs import check_gamma, check_inputs, distance_to_target, reduce, true_class_log_probability
 
 
@@ -26,7 +26,7 @@ def bsce_gra(
         >>> round(bsce_gra(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0).item(), 4)  # ‖(½, −½)‖₁² · log 2
         0.6931
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     check_gamma(gamma)
     if not norm > 0:
         raise wrong("norm", "positive", norm)

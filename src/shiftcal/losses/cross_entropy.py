@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._tensors import at_least_float32
 from shiftcal.losses._inputs import check_inputs, reduce
 
 
@@ -21,6 +20,6 @@ def cross_entropy(
         >>> round(cross_entropy(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
         1.3863
     """
-    check_inputs(logits, targets)
-    values = torch.nn.functional.cross_entropy(at_least_float32(logits), targets.long(), reduction="none")
+    logits = check_inputs(logits, targets)
+    values = torch.nn.functional.cross_entropy(logits, targets.long(), reduction="none")
     return reduce(values, reduction)

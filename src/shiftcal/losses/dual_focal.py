@@ -7,8 +7,7 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal._tensors import at_least_float32
+from shiftcal._errors import wrong
 from shiftcal.losses._inputs import check_gamma, check_inputs, focal_term, reduce
 
 
@@ -37,9 +36,9 @@ def dual_focal(
         >>> round(dual_focal(logits, torch.tensor([0]), gamma=2.0).item(), 4)
         0.1369
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     check_gamma(gamma)
-    log_p = at_least_float32(logits).log_softmax(-1)
+    log_p = logits.log_softmax(-1)
     y = targets.long()[:, None]
     log_p_y = log_p.gather(1, y)
     # Deviation from the FGR paper's text, which says "highest-scoring incorrect class": with that reading its

@@ -22,7 +22,7 @@ def focal(
         >>> round(focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0).item(), 4)  # 0.5 · log 2
         0.3466
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     check_gamma(gamma)
     return reduce(focal_term(true_class_log_probability(logits, targets), gamma), reduction)
 
@@ -36,7 +36,7 @@ def flsd53(
         >>> round(flsd53(torch.zeros(1, 2), torch.tensor([0])).item(), 4)  # 0.5³ · log 2
         0.0866
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     log_p_y = true_class_log_probability(logits, targets)
     gamma = torch.where(log_p_y.detach().exp() < 0.2, 5.0, 3.0)
     return reduce(focal_term(log_p_y, gamma), reduction)

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal._tensors import at_least_float32
+from shiftcal._errors import wrong
 from shiftcal.losses._inputs import check_inputs, reduce
 
 
@@ -25,10 +24,8 @@ def label_smoothing(
         >>> round(label_smoothing(logits, torch.tensor([0]), smoothing=0.1).item(), 4)  # 0.1269 + 0.1/2·2
         0.2269
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     if not 0 <= smoothing < 1:
         raise wrong("smoothing", "in [0, 1)", smoothing)
-    values = torch.nn.functional.cross_entropy(
-        at_least_float32(logits), targets.long(), label_smoothing=smoothing, reduction="none"
-    )
+    values = torch.nn.functional.cross_entropy(logits, targets.long(), label_smoothing=smoothing, reduction="none")
     return reduce(values, reduction)

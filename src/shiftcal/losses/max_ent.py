@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal._tensors import at_least_float32
+from shiftcal._errors import wrong
 from shiftcal.losses._inputs import check_gamma, check_inputs, focal_term, reduce
 
 Constraint = Literal["mean", "variance", "both"]
@@ -45,12 +44,12 @@ def max_ent(
         >>> round(max_ent(logits, torch.tensor([0]), gamma=0.0).item(), 4)  # log 4 + 0.4934 · (0 + 1.5)
         2.1264
     """
-    check_inputs(logits, targets)
+    logits = check_inputs(logits, targets)
     check_gamma(gamma)
     if constraint not in ("mean", "variance", "both"):
         raise wrong("constraint", "'mean', 'variance' or 'both'", repr(constraint))
     prior = _check_prior(class_prior, logits.shape[1])
-    log_p = at_least_float32(logits).log_softmax(-1)
+    log_p = logits.log_softmax(-1)
     p, y = log_p.exp(), targets.long()
     k = torch.arange(logits.shape[1], dtype=p.dtype, device=p.device)
     table = _on_device(prior, constraint, p.dtype, p.device)[y]

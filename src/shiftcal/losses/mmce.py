@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal.losses._inputs import check_inputs, check_mask, confidence_and_hits
+from shiftcal._errors import wrong
+from shiftcal.losses._inputs import check_inputs, confidence_and_hits
 
 
 def mmce(
@@ -32,8 +32,7 @@ def mmce(
         >>> round(mmce(logits, torch.tensor([0, 1])).item(), 3)
         0.25
     """
-    check_inputs(logits, targets)
-    check_mask(mask, len(targets))
+    logits = check_inputs(logits, targets, mask)
     if not kernel_width > 0:
         raise wrong("kernel_width", "positive", kernel_width)
     confidence, correct = confidence_and_hits(logits, targets)

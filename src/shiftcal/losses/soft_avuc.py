@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from shiftcal._checks import wrong
-from shiftcal._tensors import at_least_float32
-from shiftcal.losses._inputs import check_inputs, check_mask
+from shiftcal._errors import wrong
+from shiftcal.losses._inputs import check_inputs
 
 
 def soft_avuc(
@@ -38,13 +37,12 @@ def soft_avuc(
         >>> round(soft_avuc(logits, torch.tensor([0, 1])).item(), 3)
         0.0
     """
-    check_inputs(logits, targets)
-    check_mask(mask, len(targets))
+    logits = check_inputs(logits, targets, mask)
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     if not 0 < threshold < 1:
         raise wrong("threshold", "in (0, 1)", threshold)
-    log_p = at_least_float32(logits).log_softmax(-1)
+    log_p = logits.log_softmax(-1)
     h = -(log_p.exp() * log_p).sum(-1)
     e = (h / math.log(logits.shape[1])).clamp(1e-5, 1 - 1e-5)
     t = torch.sigmoid((torch.logit(e) - math.log(threshold / (1 - threshold))) / temperature)

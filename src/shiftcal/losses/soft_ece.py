@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from shiftcal._checks import check_count, wrong
-from shiftcal.losses._inputs import check_inputs, check_mask, confidence_and_hits
+from shiftcal._errors import wrong
+from shiftcal.losses._inputs import check_inputs, confidence_and_hits
 
 
 def soft_ece(
@@ -41,9 +41,9 @@ def soft_ece(
         >>> round(soft_ece(logits, torch.tensor([0, 1])).item(), 3)
         0.5
     """
-    check_inputs(logits, targets)
-    check_mask(mask, len(targets))
-    check_count("bins", bins)
+    logits = check_inputs(logits, targets, mask)
+    if not isinstance(bins, int) or bins < 1:
+        raise wrong("bins", "an integer of at least 1", bins)
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     confidence, correct = confidence_and_hits(logits, targets)

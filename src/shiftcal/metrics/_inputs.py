@@ -7,7 +7,7 @@ import typing
 import torch
 from torch import Tensor
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal._tensors import check_finite, check_indices, check_range, check_rows
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import check_count
+from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
 
 

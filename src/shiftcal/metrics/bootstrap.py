@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import check_count, wrong
+from shiftcal._errors import check_count, wrong
 from shiftcal._progress import Progress
 from shiftcal.metrics._inputs import check_inputs
 

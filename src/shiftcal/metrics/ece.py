@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import check_count
+from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import bin_sums, top_label
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from shiftcal._checks import check_count, wrong
+from shiftcal._errors import check_count, wrong
 from shiftcal.metrics._inputs import check_inputs
 from shiftcal.metrics.adaptive_ece import adaptive_ece
 from shiftcal.metrics.binning import BinSums, bin_sums, class_bin_sums, top_label

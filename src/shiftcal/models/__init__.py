@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from shiftcal._checks import unknown, wrong
+from shiftcal._errors import unknown, wrong
 from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
 from shiftcal.models.resnet import resnet18, resnet50, resnet110

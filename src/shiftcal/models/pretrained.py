@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from shiftcal._checks import did_you_mean, wrong
+from shiftcal._errors import did_you_mean, wrong
 from shiftcal.models.weights import read_weights, without_wrapper
 
 # Ours -> timm's. The convolutional ones are torchvision's weights, which the WILDS protocols start from.

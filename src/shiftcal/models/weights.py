@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
 _PREFIXES = ("_orig_mod.", "module.", "model.")  # what compilation, data parallelism and Lightning put before names

@@ -7,6 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from shiftcal.methods import METHODS
+from shiftcal.records import Bins, Evaluation, RunRecord
 from shiftcal.report.table import rows_of
 
 if TYPE_CHECKING:
@@ -48,22 +49,22 @@ _LINES += (
 )
 
 
-def reliability_figure(records: list[dict[str, Any]]) -> bytes:
+def reliability_figure(records: list[RunRecord]) -> bytes:
     """Draw reliability diagrams, one column per method: in distribution above, all shifts together below.
 
     Blue is what accuracy and confidence of a bin share. Red is confidence that accuracy does not bear out, yellow is
     accuracy beyond what is claimed. Below each diagram: how many samples the bins hold.
     """
     methods = [row.method for row in rows_of(records)]
-    parts = [("id", "In distribution"), ("shifted", "Under shift")]
-    parts = [p for p in parts if all(r["evaluation"]["reliability"][p[0]] for r in records)]
+    parts = [("clean", "In distribution"), ("shifted", "Under shift")]
+    parts = [p for p in parts if all(getattr(r.evaluation.reliability, p[0]) for r in records)]
     figure = _figure(2.9 * len(methods), 3.7 * len(parts))
     grid = figure.add_gridspec(2 * len(parts), len(methods), height_ratios=[4, 1] * len(parts))
     for column, method in enumerate(methods):
-        evaluations = [r["evaluation"] for r in records if r["method"] == method]
+        evaluations = [r.evaluation for r in records if r.method == method]
         for row, (part, title) in enumerate(parts):
-            bins = pooled([e["reliability"][part] for e in evaluations])
-            ece = statistics.mean(e[part]["ece"] for e in evaluations)
+            bins = pooled([getattr(e.reliability, part) for e in evaluations])
+            ece = statistics.mean(getattr(e, part).ece for e in evaluations)
             diagram = figure.add_subplot(grid[2 * row, column])
             counts = figure.add_subplot(grid[2 * row + 1, column], sharex=diagram)
             _draw_diagram(diagram, counts, bins)
@@ -75,22 +76,22 @@ def reliability_figure(records: list[dict[str, Any]]) -> bytes:
     return _png(figure)
 
 
-def pooled(diagrams: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+def pooled(diagrams: list[Bins]) -> Bins:
     """Put the bins of several seeds together, weighted by their counts."""
-    count = [sum(d["count"][m] for d in diagrams) for m in range(len(diagrams[0]["count"]))]
+    count = [sum(d.count[m] for d in diagrams) for m in range(len(diagrams[0].count))]
 
-    def mean(key: str) -> list[float]:
-        sums = [sum(d[key][m] * d["count"][m] for d in diagrams) for m in range(len(count))]
-        return [total / n if n else 0.0 for total, n in zip(sums, count, strict=True)]
+    def mean(key: str) -> tuple[float, ...]:
+        sums = [sum(getattr(d, key)[m] * d.count[m] for d in diagrams) for m in range(len(count))]
+        return tuple(total / n if n else 0.0 for total, n in zip(sums, count, strict=True))
 
-    return {"count": count, "confidence": mean("confidence"), "accuracy": mean("accuracy")}
+    return Bins(count=tuple(count), confidence=mean("confidence"), accuracy=mean("accuracy"))
 
 
-def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> None:
-    width = 1 / len(bins["count"])
-    filled = [m for m, n in enumerate(bins["count"]) if n]
+def _draw_diagram(diagram: Axes, counts: Axes, bins: Bins) -> None:
+    width = 1 / len(bins.count)
+    filled = [m for m, n in enumerate(bins.count) if n]
     centres = [(m + 0.5) * width for m in filled]
-    accuracy, confidence = ([bins[key][m] for m in filled] for key in ("accuracy", "confidence"))
+    accuracy, confidence = ([values[m] for m in filled] for values in (bins.accuracy, bins.confidence))
     both = [min(pair) for pair in zip(accuracy, confidence, strict=True)]
     gaps = [abs(c - a) for a, c in zip(accuracy, confidence, strict=True)]
     colours = [_OVER if c > a else _UNDER for a, c in zip(accuracy, confidence, strict=True)]
@@ -99,14 +100,14 @@ def _draw_diagram(diagram: Axes, counts: Axes, bins: dict[str, list[float]]) -> 
     diagram.plot([0, 1], [0, 1], "--", color="0.3", linewidth=1)
     diagram.set(xlim=(0, 1), ylim=(0, 1))
     diagram.tick_params(labelbottom=False)
-    total = sum(bins["count"])
-    counts.bar(centres, [bins["count"][m] / total for m in filled], width * 0.94, color=_COUNT)
+    total = sum(bins.count)
+    counts.bar(centres, [bins.count[m] / total for m in filled], width * 0.94, color=_COUNT)
     counts.set(ylim=(0, None))
 
 
-def severity_figure(records: list[dict[str, Any]]) -> bytes:
+def severity_figure(records: list[RunRecord]) -> bytes:
     """Draw ECE by severity, one line per method: first the mean over all shifts, then each. Severity 0 is clean."""
-    shifts = list(dict.fromkeys(row["shift"] for record in records for row in record["evaluation"]["shifts"]))
+    shifts = list(dict.fromkeys(str(cell.shift) for record in records for cell in record.evaluation.shifts))
     columns = min(4, len(shifts) + 1)
     rows = -(-(len(shifts) + 1) // columns)
     figure = _figure(3.1 * columns, 2.7 * rows)
@@ -114,7 +115,7 @@ def severity_figure(records: list[dict[str, Any]]) -> bytes:
     methods = [row.method for row in rows_of(records)]
     for axis, shift in zip(axes, [None, *shifts], strict=False):
         for method in methods:
-            evaluations = [r["evaluation"] for r in records if r["method"] == method]
+            evaluations = [r.evaluation for r in records if r.method == method]
             curves = [[100 * v for v in _curve(e, shift)] for e in evaluations if _has(e, shift)]
             by_severity = list(zip(*curves, strict=True))
             severity, colour = range(len(by_severity)), colour_of(method)
@@ -163,17 +164,17 @@ def colour_of(method: str) -> str:
     return _LINES[names.index(method) if method in names[: len(_LINES)] else -1]
 
 
-def _curve(evaluation: dict[str, Any], shift: str | None) -> list[float]:
+def _curve(evaluation: Evaluation, shift: str | None) -> list[float]:
     """List ECE by severity, from the clean set on; the mean over shifts where none is named."""
-    rows = [row for row in evaluation["shifts"] if shift in (None, row["shift"])]
-    severities = sorted({row["severity"] for row in rows})
-    means = [statistics.mean(row["ece"] for row in rows if row["severity"] == s) for s in severities]
-    return [evaluation["id"]["ece"], *means]
+    cells = [cell for cell in evaluation.shifts if shift in (None, cell.shift)]
+    severities = sorted({cell.severity or 0 for cell in cells})
+    means = [statistics.mean(cell.ece for cell in cells if cell.severity == s) for s in severities]
+    return [evaluation.clean.ece, *means]
 
 
-def _has(evaluation: dict[str, Any], shift: str | None) -> bool:
+def _has(evaluation: Evaluation, shift: str | None) -> bool:
     """Tell whether a run was measured under a shift: of domains held out in turn, each has its own."""
-    return shift is None or any(row["shift"] == shift for row in evaluation["shifts"])
+    return shift is None or any(cell.shift == shift for cell in evaluation.shifts)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import html
 from pathlib import Path
-from typing import Any
 
+from shiftcal._io import write_atomically
 from shiftcal._progress import duration
-from shiftcal.records import write_atomically
+from shiftcal.records import RunRecord
 from shiftcal.report.figures import reliability_figure, severity_figure
 from shiftcal.report.table import CAPTION, COLUMNS, best, markdown, parts_of, rows_of
 
@@ -26,10 +26,10 @@ figure { margin: 1.5rem 0; } figcaption, .note { color: #777; font-size: .9rem; 
 """
 
 
-def write_report(directory: Path, records: list[dict[str, Any]], title: str) -> Path:
+def write_report(directory: Path, records: list[RunRecord], title: str) -> Path:
     """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path."""
     figures = [("reliability.png", reliability_figure, _RELIABILITY)]
-    if all(r["evaluation"]["shifts"] for r in records):
+    if all(r.evaluation.shifts for r in records):
         figures.append(("severity.png", severity_figure, _SEVERITY))
     shown = []
     for name, draw, caption in figures:
@@ -53,7 +53,7 @@ _SEVERITY = (
 )
 
 
-def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[bytes, str]]) -> str:
+def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]]) -> str:
     pictures = "".join(
         f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
@@ -67,18 +67,18 @@ def _page(records: list[dict[str, Any]], title: str, figures: list[tuple[bytes, 
     )
 
 
-def _summary(records: list[dict[str, Any]]) -> str:
-    evaluation = records[0]["evaluation"]
-    shifts = len({row["shift"] for row in evaluation["shifts"]})
-    seeds = len({r["seed"] for r in records})
+def _summary(records: list[RunRecord]) -> str:
+    evaluation = records[0].evaluation
+    shifts = len({cell.shift for cell in evaluation.shifts})
+    seeds = len({r.seed for r in records})
     return (
-        f"Recipe {records[0]['recipe']}, {seeds} seed{'s' if seeds > 1 else ''}. In distribution: the clean test set. "
-        f"Under shift: {len(evaluation['shifts'])} test sets, {shifts} kinds of shift at up to five severities. "
+        f"Recipe {records[0].recipe}, {seeds} seed{'s' if seeds > 1 else ''}. In distribution: the clean test set. "
+        f"Under shift: {len(evaluation.shifts)} test sets, {shifts} kinds of shift at up to five severities. "
         "The temperature (TS) is fitted on the validation set."
     )
 
 
-def _tables(records: list[dict[str, Any]]) -> str:
+def _tables(records: list[RunRecord]) -> str:
     rows, tables = rows_of(records), ""
     for part in parts_of(rows):
         head = "".join(f"<th>{html.escape(column[0])}</th>" for column in COLUMNS)
@@ -98,20 +98,20 @@ def _tables(records: list[dict[str, Any]]) -> str:
     return f'{tables}<p class="note">{html.escape(CAPTION)}</p>'
 
 
-def _runs(records: list[dict[str, Any]]) -> str:
+def _runs(records: list[RunRecord]) -> str:
     head = "".join(
         f"<th>{name}</th>" for name in ("method", "seed", "temperature", "training", "conflict rate", "machine")
     )
     body = ""
     for r in records:
-        rates = [entry["conflict_rate"] for entry in r["history"] if "conflict_rate" in entry]
+        rates = [entry.conflict_rate for entry in r.history if entry.conflict_rate is not None]
         cells = (
-            r["method"],
-            str(r["seed"]),
-            f"{r['evaluation']['temperature']:.2f}",
-            duration(r["seconds"]["train"]),
+            r.method,
+            str(r.seed),
+            f"{r.evaluation.temperatures['clean']:.2f}",
+            duration(r.seconds.get("train", 0.0)),
             f"{sum(rates) / len(rates):.0%}" if rates else "–",
-            f"{r['machine']['processor']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}",
+            f"{r.machine.get('processor', '?')}, {r.machine.get('cores', '?')} cores, torch {r.versions.get('torch')}",
         )
         body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

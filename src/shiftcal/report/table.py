@@ -6,15 +6,16 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
+from shiftcal._io import first_difference
 from shiftcal.methods import METHODS
-from shiftcal.records import first_difference
+from shiftcal.records import Cell, Evaluation, Mean, RunRecord
 
-# Title, key in a record's evaluation, factor, decimals. NLL is no percentage.
+# Title, key of a metric (see `records.Cell.value`), factor, decimals. NLL is no percentage.
 COLUMNS = (
     ("Acc.", "accuracy", 100, 1),
     ("ECE", "ece", 100, 2),
-    ("w/ TS", "ece_ts", 100, 2),
+    ("w/ TS", "clean/ece", 100, 2),
     ("CECE", "classwise_ece", 100, 2),
     ("ACE", "adaptive_ece", 100, 2),
     ("NLL", "nll", 1, 3),
@@ -23,6 +24,10 @@ CAPTION = (
     "Acc., ECE, ECE after temperature scaling (w/ TS), classwise ECE and adaptive ECE in %; NLL in nats. "
     "Lower is better but for Acc."
 )
+
+
+# Keys that decide how fast a run is, not what it does.
+FREE = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 
 
 @dataclass(frozen=True)
@@ -36,49 +41,51 @@ class Row:
         """Write a cell: the value, or mean ± standard deviation over several seeds."""
         _, key, factor, decimals = column
         values = [value * factor for value in self.cells[part, key]]
+        if not values:
+            return "–"
         if len(values) == 1:
             return f"{values[0]:.{decimals}f}"
         return f"{statistics.mean(values):.{decimals}f} ± {statistics.stdev(values):.{decimals}f}"
 
 
-def rows_of(records: list[dict[str, Any]]) -> list[Row]:
+def rows_of(records: list[RunRecord]) -> list[Row]:
     """Group records by method, in the order of METHODS."""
     check_comparable(records)
     order = list(METHODS)
-    names = sorted({r["method"] for r in records}, key=lambda m: (order.index(m) if m in order else len(order), m))
-    return [_row(name, [r for r in records if r["method"] == name]) for name in names]
+    names = sorted({r.method for r in records}, key=lambda m: (order.index(m) if m in order else len(order), m))
+    return [_row(name, [r for r in records if r.method == name]) for name in names]
 
 
-def check_comparable(records: list[dict[str, Any]]) -> None:
+def check_comparable(records: list[RunRecord]) -> None:
     """Raise unless all records were measured on the same data in the same way; domains may be held out in turn."""
-    first = _without_holdout(records[0]["config"])
+    first = _without_holdout(records[0].config)
     by_method: dict[str, tuple[dict[str, Any], set[tuple[int, str | None]]]] = {}
     for record in records:
-        method, config = record["method"], _without_holdout(record["config"])
-        seed = (record["seed"], _holdout(record))
+        method, config = record.method, _without_holdout(record.config)
+        seed = (record.seed, _holdout(record))
         for section in ("data", "evaluation"):
-            differing = first_difference(first[section], config[section], f"{section}.")
+            differing = first_difference(first[section], config[section], f"{section}.", FREE)
             if differing:
                 raise wrong("records", "of runs on the same data and shifts", f"{method} with {differing}")
         known, seeds = by_method.setdefault(method, (config, set()))
-        differing = first_difference(known | {"seed": 0}, config | {"seed": 0})
+        differing = first_difference(known | {"seed": 0}, config | {"seed": 0}, ignored=FREE)
         if differing:  # a mean over them would pass for one over seeds
             raise wrong("records", "of runs that differ in method and seed alone", f"{method} with {differing}")
         if seed in seeds:
-            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {record['seed']}")
+            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {record.seed}")
         seeds.add(seed)
     for method, (_, seeds) in by_method.items():
         domains = {holdout for _, holdout in seeds}
         if len(seeds) < len(domains) * len({seed for seed, _ in seeds}):  # a mean would be over other domains
             raise wrong("records", "of runs that hold out the same domains for each seed", f"{method} without some")
-        if domains != {holdout for _, holdout in by_method[records[0]["method"]][1]}:
+        if domains != {holdout for _, holdout in by_method[records[0].method][1]}:
             raise wrong(
                 "records", "of runs that hold out the same domains", f"{method} with {sorted(map(str, domains))}"
             )
 
 
-def _holdout(record: dict[str, Any]) -> str | None:
-    holdout: str | None = record["config"]["data"].get("holdout")
+def _holdout(record: RunRecord) -> str | None:
+    holdout: str | None = record.config["data"].get("holdout")
     return holdout
 
 
@@ -86,26 +93,32 @@ def _without_holdout(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"data": config["data"] | {"holdout": None}}
 
 
-def _row(method: str, records: list[dict[str, Any]]) -> Row:
+def _row(method: str, records: list[RunRecord]) -> Row:
     """Collect a method's values, one for each seed: the mean over the domains held out, where there are several."""
-    by_seed: dict[int, list[dict[str, Any]]] = {}
+    by_seed: dict[int, list[dict[str, Cell | Mean]]] = {}
     for record in records:
-        by_seed.setdefault(record["seed"], []).append(_parts(record["evaluation"]))
-    shared = [part for part in _parts(records[0]["evaluation"]) if all(part in e for s in by_seed.values() for e in s)]
-    cells = {
-        (part, key): [statistics.mean(e[part][key] for e in several) for several in by_seed.values()]
-        for part in shared
-        for _, key, _, _ in COLUMNS
-    }
+        by_seed.setdefault(record.seed, []).append(_parts(record.evaluation))
+    shared = [part for part in _parts(records[0].evaluation) if all(part in e for s in by_seed.values() for e in s)]
+    cells = {(part, key): _values(by_seed, part, key) for part in shared for _, key, _, _ in COLUMNS}
     return Row(method, cells)
 
 
-def _parts(evaluation: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """List the sets with numbers, by the title of their table: clean, shifted, and those reported besides."""
-    clean = "In distribution" + (" (the validation set)" if evaluation.get("id_is_validation") else "")
-    besides = {f"Besides: {name}": values for name, values in evaluation.get("besides", {}).items()}
-    parts = {clean: evaluation["id"], "Mean over shifts": evaluation["shifted"], **besides}
-    return {title: values for title, values in parts.items() if values}
+def _values(by_seed: dict[int, list[dict[str, Cell | Mean]]], part: str, key: str) -> list[float]:
+    """Return a metric for each seed; none where some run did not measure it."""
+    found = [[evaluation[part].value(key) for evaluation in several] for several in by_seed.values()]
+    whole = [[value for value in several if value is not None] for several in found]
+    if any(len(some) < len(several) for some, several in zip(whole, found, strict=True)):
+        return []
+    return [statistics.mean(several) for several in whole]
+
+
+def _parts(evaluation: Evaluation) -> dict[str, Cell | Mean]:
+    """List the sets with numbers, by the title of their table: clean, shifted, and others that are reported."""
+    clean = "In distribution" + (" (the validation set)" if evaluation.clean_is_validation else "")
+    parts: dict[str, Cell | Mean] = {clean: evaluation.clean}
+    if evaluation.shifted is not None:
+        parts["Mean over shifts"] = evaluation.shifted
+    return parts | {f"Also: {name}": cell for name, cell in evaluation.other_tests.items()}
 
 
 def parts_of(rows: list[Row]) -> list[str]:
@@ -120,10 +133,11 @@ def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row |
         return None
     key = column[1]
     choose = max if key == "accuracy" else min
-    return choose(rows, key=lambda row: statistics.mean(row.cells[part, key]))
+    measured = [row for row in rows if row.cells[part, key]]
+    return choose(measured, key=lambda row: statistics.mean(row.cells[part, key])) if measured else None
 
 
-def markdown(records: list[dict[str, Any]]) -> str:
+def markdown(records: list[RunRecord]) -> str:
     """Write the table in Markdown, the best of each column in bold."""
     rows = rows_of(records)
     lines = []
@@ -139,7 +153,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, CAPTION, ""])
 
 
-def print_table(records: list[dict[str, Any]]) -> None:
+def print_table(records: list[RunRecord]) -> None:
     """Print the table on the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -164,6 +178,6 @@ def print_table(records: list[dict[str, Any]]) -> None:
     console.print(CAPTION, style="dim")
 
 
-def before_and_after(record: dict[str, Any]) -> list[dict[str, Any]]:
+def before_and_after(record: RunRecord) -> list[RunRecord]:
     """Make of a fine-tuned run's record two: one for the checkpoint as it was, one for what became of it."""
-    return [record | {"method": "checkpoint", "evaluation": record["before"]}, record]
+    return [record.model_copy(update={"method": "checkpoint", "evaluation": record.before}), record]

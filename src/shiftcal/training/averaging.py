@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from shiftcal import _ranks
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
+from shiftcal.training.engine.distributed import average_statistics
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -29,7 +29,7 @@ class WeightAverage:
         self._means = [p.clone() for p in self._parameters]
         self._steps = torch.zeros((), device=self._means[0].device)
 
-    def update(self) -> None:
+    def update(self, *_: object) -> None:
         """Take in the weights after a step."""
         self._steps += 1
         decay = ((1 + self._steps) / (10 + self._steps)).clamp(max=self.decay)
@@ -74,6 +74,6 @@ def _retake_statistics(model: nn.Module, layers: list[_BatchNorm], batches: Iter
     with torch.no_grad():
         for images in batches:
             model(images)
-    _ranks.average_statistics(model)
+    average_statistics(model)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

@@ -1,85 +1,81 @@
 """Two-stage training: the network is frozen, and its classifier alone is trained, on features kept from one pass.
 
-The FGR paper's appendix recommends it for existing models. A frozen network always says the same about an image, so
-that what it says about a few views of each, original and filtered, is computed once; the classifier then trains on
+The FGR paper's appendix recommends it for existing models. A frozen network always returns the same for an image, so
+that the features of a few views of each, original and filtered, are computed once; the classifier then trains on
 these as it would behind the network.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from shiftcal import models
-from shiftcal._checks import wrong
+from shiftcal._errors import wrong
 from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
-from shiftcal.data.dataset import Dataset, host_memory
-from shiftcal.data.loader import Batch, MixedEpoch, seeded
-from shiftcal.methods import find
-from shiftcal.records import WEIGHTS
-from shiftcal.training.batches import Inputs
-from shiftcal.training.captured import Autocast, in_half
-from shiftcal.training.config import Config
-from shiftcal.training.loop import go_on
-from shiftcal.training.run import Run, low_pass_policy, resolve_device
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.epoch import seeded
+from shiftcal.data.files.read import host_memory
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import FeatureSplit
+from shiftcal.filtering import LowPassPolicy
+from shiftcal.methods import Method
+from shiftcal.training.engine.precision import Autocast, uses_bfloat16
+from shiftcal.training.inputs import features_as_they_are
+from shiftcal.training.loop import Hooks, fit
+from shiftcal.training.settings import (
+    ConstraintSettings,
+    EngineSettings,
+    FilterSettings,
+    FinetuneSettings,
+    GammaSettings,
+    TrainSettings,
+)
+from shiftcal.training.state import TrainState, start_state
+from shiftcal.training.task import Task, low_pass_policy, preparation
 
-_AT_ONCE = 32  # batches
-_MOST = 2  # features may take one half of the memory
+_MEMORY_SHARE = 2  # features may take one half of the memory
 
 
 @dataclass(frozen=True)
-class Features:
-    """What a frozen network's classifier sees of the training images: views of the originals, and of them filtered."""
+class Stage:
+    """How the classifier is trained: the method, and the sections of the configuration that it takes."""
 
-    original: Float[Tensor, "views n width"]
-    filtered: Float[Tensor, "filtered_views n width"]
-    targets: Int[Tensor, " n"]
+    name: str
+    method: Method
+    seed: int
+    augment: str
+    own: FinetuneSettings
+    gamma: GammaSettings
+    filter: FilterSettings
+    constraint: ConstraintSettings
+    engine: EngineSettings
+    batch_size: int = 500
 
-    def __len__(self) -> int:
-        return len(self.targets)
+    def __post_init__(self) -> None:
+        if self.method.augment is not None:
+            raise wrong("method", "one without mixup or AugMix, which need the images", repr(self.name))
 
-
-class FeatureEpoch(MixedEpoch):
-    """One epoch of D_mix as features: of each image one of its views, drawn anew every time."""
-
-    split: Features
-
-    def _filter(self, _: Tensor) -> None:
-        self._views = self._seeded("view")
-
-    def _gather(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
-        """Fetch many batches at once: for so small a model, fetching takes longer than training."""
-        indices = iter(indices)
-        while several := list(islice(indices, _AT_ONCE)):
-            index = torch.cat(several)
-            original, filtered = (
-                views[self._draw(len(views), len(index)), index] for views in (self.split.original, self.split.filtered)
-            )
-            features = torch.where(self.filtered[index, None], filtered, original)
-            sizes = [len(one) for one in several]
-            parts = (features, self.split.targets[index], self.filtered[index])
-            yield from (Batch(*part) for part in zip(*(part.split(sizes) for part in parts), strict=True))
-
-    def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
-        """Go through D_mix once; what is skipped is drawn all the same, as every draw depends on those before."""
-        return islice(super().batches(size), skip, None)
-
-    def original_batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
-        """Draw from D_orig without end."""
-        return islice(super().original_batches(size), skip, None)
-
-    def _draw(self, views: int, count: int) -> Tensor:
-        return torch.randint(views, (count,), generator=self._views, device=self._device)
+    @property
+    def train(self) -> TrainSettings:
+        """How a classifier trains: with filter and constraint from the first epoch on."""
+        own = self.own
+        return TrainSettings(
+            augment=self.augment,  # type: ignore[arg-type]
+            epochs=own.epochs,
+            batch_size=own.batch_size,
+            learning_rate=own.learning_rate,
+            weight_decay=own.weight_decay,
+            schedule="cosine",
+            warmup=0.0,
+            start=0.0,
+        )
 
 
 class HeadOnly(nn.Module):
@@ -106,151 +102,122 @@ class HeadOnly(nn.Module):
         return logits
 
 
-class HeadRun(Run):
-    """A classifier in training on features."""
-
-    def mixed_epoch(self, epoch: int, ratio: float) -> MixedEpoch:
-        """Draw features instead of images."""
-        policy = low_pass_policy(self.config, ratio)
-        return FeatureEpoch(self.train_split, policy=policy, seed=self.config.seed, epoch=epoch)
-
-    def validate(self) -> dict[str, float]:
-        """Nothing: the validation images are not kept as features."""
-        return {}
-
-    def prepare(self, batch: Batch, *_: torch.Generator | None) -> Inputs:
-        """Take features as they are: they were cropped, flipped and normalised as images."""
-        return Inputs(batch.images, batch.targets, batch.filtered)
-
-
 def finetune(
-    config: Config,
     network: nn.Module,
     dataset: Dataset,
+    stage: Stage,
     *,
-    checkpoints: Path | None = None,
-    resume: bool = False,
+    preprocess: Preprocessing | None = None,
+    validate: Callable[[nn.Module], dict[str, float]] | None = None,
+    hooks: Callable[[TrainState], Hooks] | None = None,
     progress: bool = True,
-) -> tuple[Run, float]:
+) -> tuple[TrainState, float]:
     """Train a network's classifier in place; filter and constraint are on from the first epoch.
 
     Args:
-        config: Method, data and `finetune` section of a recipe.
-        network: A trained classifier that ends in a linear layer.
-        dataset: Images as the network takes them, see `run.adapted`.
-        checkpoints: Directory for a checkpoint of the classifier after every epoch.
-        resume: Continue from the last checkpoint there is; features are computed again.
+        network: A trained classifier that ends in a linear layer, on its device.
+        dataset: Images.
+        stage: How to train.
+        preprocess: What makes stored images the network's input; the data set's by default.
+        validate: Measures a network on validation images after each epoch; without kept features alone.
+        hooks: Makes what happens between steps and epochs, for a state that it may first continue.
         progress: Show progress.
 
     Returns:
-        The finished run, and the seconds that keeping the features took.
+        The state at the end, and the seconds that keeping the features took.
     """
-    check_method(config)
-    wanted = {config.row.weights, *config.evaluation.also} - {"last"}
-    if wanted:
-        raise wrong("train.keep", "'last' where the classifier alone is trained (also in evaluation.also)", min(wanted))
-    network.to(resolve_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
-    frozen, settings = HeadOnly(network), head_config(config)
-    if config.finetune.views == 0:
-        run = Run(settings, dataset, frozen)
-        return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress), 0.0
-    clock = time.perf_counter()
-    features = keep_features(config, frozen, dataset, progress=progress)
-    seconds = time.perf_counter() - clock
-    run = HeadRun(settings, dataset, frozen.head, features)
-    return go_on(run, checkpoints=checkpoints, resume=resume, progress=progress), seconds
+    preprocess = preprocess or dataset.preprocess
+    frozen, clock, seconds, engine = HeadOnly(network), time.perf_counter(), 0.0, stage.engine
+    if stage.own.views == 0:
+        state, task = _through_network(frozen, dataset, stage, preprocess, validate)
+    else:
+        features = keep_features(frozen, dataset, stage, preprocess, progress=progress)
+        seconds = time.perf_counter() - clock
+        state, task = head_task(frozen.head, features, stage)
+        engine = engine.model_copy(update={"precision": "fp32", "compile": "off"})  # one small layer
+    return fit(state, task, engine, hooks=hooks(state) if hooks else None, progress=progress), seconds
 
 
-# Keys of the whole training that do not count here: those that the section `finetune` has too, and fixed ones.
-OWN = ("epochs", "batch_size", "learning_rate", "weight_decay")
-FIXED: dict[str, Any] = {
-    "accumulate": 1,
-    "rectify_per": "batch",
-    "optimizer": "sgd",
-    "momentum": 0.9,
-    "nesterov": False,
-    "schedule": "cosine",
-    "warmup": 0.0,
-    "clip_norm": None,
-    "loss_reduction": "mean",
-    "start": 0.0,
-}
+def head_task(head: nn.Module, features: FeatureSplit, stage: Stage) -> tuple[TrainState, Task]:
+    """Return a state and a task for `fit` that train a classifier on kept features."""
+    return _start(head, stage), Task(
+        name=stage.name,
+        method=stage.method,
+        settings=stage.train,
+        policy=low_pass_policy(stage.method, stage.filter),
+        seed=stage.seed,
+        train=features,
+        prepare=features_as_they_are,
+    )
 
 
-def check_keys(overrides: Iterable[str]) -> None:
-    """Raise on overrides that would do nothing where the classifier alone is trained."""
-    twins = {f"train.{key}": f"finetune.{key}" for key in OWN} | {"gamma.fgr": "finetune.gamma"}
-    fixed = {f"train.{key}": value for key, value in FIXED.items()}
-    for key in (override.partition("=")[0].strip() for override in overrides):
-        if key in twins:
-            raise wrong("set", f"{twins[key]}, which counts where the classifier alone is trained", key)
-        if key in fixed:
-            raise wrong("set", f"without {key}, which is {fixed[key]} where the classifier alone is trained", key)
+def _through_network(
+    frozen: HeadOnly,
+    dataset: Dataset,
+    stage: Stage,
+    preprocess: Preprocessing,
+    validate: Callable[[nn.Module], dict[str, float]] | None,
+) -> tuple[TrainState, Task]:
+    """Return a state and a task that send every batch through the frozen network."""
+    policy = low_pass_policy(stage.method, stage.filter)
+    return _start(frozen, stage), Task(
+        name=stage.name,
+        method=stage.method,
+        settings=stage.train,
+        policy=policy,
+        seed=stage.seed,
+        train=dataset.train.to(next(frozen.parameters()).device),
+        prepare=preparation(stage.method, stage.train, policy, preprocess),
+        validate=validate,
+    )
 
 
-def head_config(config: Config) -> Config:
-    """Return the config with which a classifier trains: the `finetune` section in place of the recipe's training."""
-    own = config.finetune
-    train = dataclasses.replace(config.train, **FIXED, **{key: getattr(own, key) for key in OWN})
-    gamma = dataclasses.replace(config.gamma, fgr=own.gamma)
-    engine = config.engine
-    if own.views:  # one small layer
-        engine = dataclasses.replace(engine, precision="fp32", compile="off")
-    return dataclasses.replace(config, train=train, gamma=gamma, engine=engine)
+def _start(model: nn.Module, stage: Stage) -> TrainState:
+    gamma = stage.gamma.model_copy(update={"fgr": stage.own.gamma})
+    return start_state(model, stage.method, stage.train, gamma, stage.constraint)
 
 
-def load_network(config: Config, num_classes: int) -> nn.Module:
-    """Build the configured model with the weights of a checkpoint: a run of ours, or a file of anybody's."""
-    path = Path(config.finetuned_from or "")
-    path = path / WEIGHTS if path.is_dir() else path
-    network = models.build(config.train.model, num_classes)
-    models.load_weights(path, network)
-    return network
-
-
-def check_method(config: Config) -> None:
-    """Raise if a method mixes images, of which there are only features."""
-    if find(config.method).augment is not None:
-        raise wrong("method", "one without mixup or AugMix, which need the images", repr(config.method))
-
-
-def keep_features(config: Config, frozen: HeadOnly, dataset: Dataset, *, progress: bool = True) -> Features:
+def keep_features(
+    frozen: HeadOnly, dataset: Dataset, stage: Stage, preprocess: Preprocessing, *, progress: bool = True
+) -> FeatureSplit:
     """Send views of every training image, original and filtered, through a frozen network and keep what comes out."""
-    device = next(frozen.parameters()).device
-    own, split = config.finetune, dataset.train.to(device)
+    device, own = next(frozen.parameters()).device, stage.own
+    split = dataset.train.to(device)
     views = [*((f"view {v}", False) for v in range(own.views))]
     views += [(f"filtered view {v}", True) for v in range(own.filtered_views)]
-    generators = {name: seeded(config.seed, 0, name, device) for name, _ in views}
-    low_pass = low_pass_policy(config, 0.0)
-    strengths = torch.tensor(low_pass.strengths, device=device)
-    augment = AUGMENTATIONS[config.train.augment]
+    generators = {name: seeded(stage.seed, 0, name, device) for name, _ in views}
+    low_pass = low_pass_policy(stage.method, stage.filter)
     kept, targets, done = torch.empty(0), torch.empty(len(split), dtype=torch.int64, device=device), 0
     with Progress("features", len(split) * len(views), enabled=progress) as bar, torch.no_grad():
-        extract = Extractor(frozen, half=in_half(config.engine, device))
-        for _, part in split.parts(config.evaluation.batch_size):
+        extract = Extractor(frozen, half=uses_bfloat16(stage.engine.precision, device))
+        for _, part in split.parts(stage.batch_size):
             place = slice(done, done + len(part))
             targets[place] = part.targets
             for number, (name, filtered) in enumerate(views):
-                images, generator = part.images, generators[name]
-                if filtered:
-                    pick = torch.randint(len(strengths), (len(part),), generator=generator, device=device)
-                    images = low_pass(images, strengths[pick])
-                features = extract(dataset.normalise(augment(images, generator)))
+                images = _drawn(low_pass, part.images, generators[name]) if filtered else part.images
+                features = extract(preprocess(AUGMENTATIONS[stage.augment](images, generators[name])))
                 if done == number == 0:
                     kept = _room(len(views), len(split), features)
                 kept[number, place] = features
                 bar.advance(len(part))
             done += len(part)
         bar.line(f"{len(views)} views of {done} images kept")
-    return Features(kept[: own.views, :done], kept[own.views :, :done], targets[:done])
+    return FeatureSplit(kept[: own.views, :done], kept[own.views :, :done], targets[:done])
+
+
+def _drawn(low_pass: LowPassPolicy, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Filter images, each with a strength drawn for it."""
+    strengths = torch.tensor(low_pass.strengths, device=images.device)
+    pick = torch.randint(len(strengths), (len(images),), generator=generator, device=images.device)
+    return low_pass(images, strengths[pick])
 
 
 def _room(views: int, count: int, example: Tensor) -> Tensor:
     size = views * count * example.shape[1] * 4
     if example.device.type == "cuda":
-        most = torch.cuda.mem_get_info(example.device)[0] // _MOST
+        most = torch.cuda.mem_get_info(example.device)[0] // _MEMORY_SHARE
     else:
-        most = host_memory() // _MOST
+        most = host_memory() // _MEMORY_SHARE
     if size > most:
         expected = f"few enough that {count} images of {example.shape[1]} features take {most / 1e9:.1f} GB"
         raise wrong("finetune.views", expected, f"{views} with filtered ones, {size / 1e9:.1f} GB")
@@ -266,7 +233,7 @@ class Extractor:
         self._tolerance = 0.05 if half else 1e-3
 
     def __call__(self, images: Tensor) -> Float[Tensor, "batch width"]:
-        """Return the features of normalised images."""
+        """Return the features of preprocessed images."""
         seen: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
         try:

@@ -1,4 +1,4 @@
-"""Optimisers by name, each with the flag that freezes it, and the last part of a step."""
+"""Optimisers by name, each with a flag that freezes it, and the last part of a step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from shiftcal.rectification import laid_out
-from shiftcal.training.config import TrainConfig
+from shiftcal.training.settings import TrainSettings
 
 
-def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(config: TrainSettings, model: nn.Module) -> torch.optim.Optimizer:
     """Make the optimiser of a model's trainable parameters.
 
     It is fused: such an optimiser skips its update, momentum included, while its `found_inf` is raised. On a GPU the
@@ -41,23 +40,10 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimiz
     return made
 
 
-def accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients to those that are there. Two parameters may have been given the same tensor, but not to keep."""
-    seen = set()
-    for p, gradient in zip(parameters, gradients, strict=True):
-        if gradient is None:
-            continue
-        if p.grad is not None:
-            p.grad.add_(gradient)
-            continue
-        p.grad = laid_out(gradient.clone() if gradient.data_ptr() in seen else gradient, p)
-        seen.add(gradient.data_ptr())
-
-
 def descend(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], scale: float = 1, clip_norm: float | None = None
 ) -> Float[Tensor, ""]:
-    """Take the step along the gradients that are there, scaled and clipped; returns their norm."""
+    """Take the optimiser's step along `.grad`, scaled and clipped; returns the norm before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if scale != 1:
         torch._foreach_mul_(gradients, scale)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import math
 
-from shiftcal.training.config import TrainConfig
+import torch
+from torch import Tensor
+
+from shiftcal.training.settings import TrainSettings
 
 
-def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+def set_learning_rate(optimizer: torch.optim.Optimizer, config: TrainSettings, step: int, steps_per_epoch: int) -> None:
+    """Set the learning rate of a step; on a GPU it is a tensor there, which a captured step reads."""
+    value = learning_rate(config, step, steps_per_epoch)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def learning_rate(config: TrainSettings, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step, counted from 0 over the whole run.
 
     `one_cycle` rises linearly over the warm-up share of the run and falls linearly to zero, `cosine` falls along half a
@@ -15,7 +28,7 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     stays.
 
     Example:
-        >>> recipe = TrainConfig(epochs=10, warmup=0.2, learning_rate=0.1)
+        >>> recipe = TrainSettings(epochs=10, warmup=0.2, learning_rate=0.1)
         >>> [round(learning_rate(recipe, step, 1), 3) for step in (0, 1, 2, 9)]
         [0.05, 0.1, 0.1, 0.013]
     """

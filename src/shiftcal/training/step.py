@@ -1,29 +1,35 @@
-"""The training step, readable next to algorithm 1 of the FGR paper."""
+"""The training step: algorithm 1 of the FGR paper."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from shiftcal import _ranks
-from shiftcal.rectification import (
-    GradientPair,
+from shiftcal.gradients import (
+    Gradients,
     Rectification,
-    Through,
-    apply_gradients,
-    as_it_is,
+    combine,
     constrained_first,
-    gradient_pair,
+    flat_gradients,
+    write_gradients,
 )
-from shiftcal.training.batches import Inputs, count_correct, logits_of, micro_batches
+from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import Objective
-from shiftcal.training.optimizer import accumulate, descend
+from shiftcal.training.optimizer import descend
 
-# Loss, right predictions, and the gradients of one loss (if they are not in `.grad` already) or of two.
-Found = tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None, GradientPair | None]
+Forward = Callable[[nn.Module, Inputs], Tensor]
+
+
+class Statistics(NamedTuple):
+    """The main loss of a batch, how many of its predictions were right, and what a rule did, if one was applied."""
+
+    loss: Tensor
+    correct: Tensor
+    report: Rectification | None = None
 
 
 @dataclass(frozen=True)
@@ -36,74 +42,79 @@ class StepReport:
     rectification: Rectification | None
 
 
+def forward(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Compute the logits of a batch."""
+    logits: Tensor = model(inputs.images)
+    return logits
+
+
+def gradients_of(
+    model: nn.Module,
+    objective: Objective,
+    parameters: Sequence[Tensor],
+    constrained: int,
+    mix: Inputs,
+    original: Inputs | None,
+    forward: Forward = forward,
+) -> tuple[Gradients, Statistics]:
+    """Compute the gradient of the main loss on D_mix and, where there is one, of the constraint on D_orig."""
+    logits = forward(model, mix)
+    main_loss = objective.main(logits, mix)  # L_main(θ; b_mix)
+    logits = logits[: len(mix.targets)]  # those of the images themselves, without AugMix's views
+    constraint_loss = None
+    if objective.constraint is not None and original is not None:  # L_calib(θ; b_orig)
+        constraint_loss = objective.constraint(forward(model, original), original.targets)
+    elif objective.constraint is not None:  # "shared": the unfiltered members of the same batch, one forward pass
+        constraint_loss = objective.constraint(logits, mix.targets, mask=~mix.filtered)
+    gradients = flat_gradients(main_loss, constraint_loss, parameters, constrained)
+    return gradients, Statistics(main_loss.detach(), count_correct(logits, mix))
+
+
+def count_correct(logits: Tensor, inputs: Inputs) -> Tensor:
+    """Count right predictions; that of a mixed image counts for both its classes by their shares."""
+    prediction = logits.detach().argmax(1)
+    correct = (prediction == inputs.targets).sum()
+    if inputs.partners is None or inputs.share is None:
+        return correct
+    return inputs.share * correct + (1 - inputs.share) * (prediction == inputs.partners).sum()
+
+
+def no_reduction(gradients: Gradients) -> Gradients:
+    """Return the gradients of the only rank."""
+    return gradients
+
+
+@dataclass(frozen=True)
+class Ops:
+    """How the parts of a step are executed: the engine puts compiled, sharded and accumulating ones in their place."""
+
+    gradients: Callable[..., tuple[Gradients, Statistics]] = gradients_of
+    all_reduce: Callable[[Gradients], Gradients] = no_reduction
+    combine: Callable[..., tuple[Tensor, Rectification | None]] = combine
+
+
+EAGER = Ops()
+
+
 def training_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     objective: Objective,
     mix: Inputs,
-    original: Inputs | None,
-    through: Through = as_it_is,
+    original: Inputs | None = None,
+    ops: Ops = EAGER,
 ) -> StepReport:
     """Do one step of algorithm 1 on a batch of D_mix and, for an independent constraint, one of D_orig.
 
-    Nothing is read back from the device. A non-finite gradient raises the optimizer's `found_inf` flag for good: from
-    then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway. `through` may
-    compile the functions that do the work.
+    Nothing is read back from the device. A non-finite gradient raises the optimiser's `found_inf` flag for good: from
+    then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway.
     """
-    trainable = (p for p in model.parameters() if p.requires_grad)
-    parameters, constrained = constrained_first(trainable, objective.constrained)
-    report, pair, losses, correct = None, None, [], []
-    optimizer.zero_grad(set_to_none=True)
-    for part, of_original, share, last in micro_batches(mix, original, objective.micro_batch):
-        with _ranks.adding_up(parameters if last and objective.constraint is None else ()):
-            found: Found = through(gradients)(model, objective, parameters, constrained, part, of_original, share)
-        loss, right, main, both = found
-        losses.append(loss * share)
-        correct.append(right)
-        if main is not None:
-            accumulate(parameters, main)
-        if both is not None:
-            pair = both.times(share) if pair is None else pair.plus(both, share)
-    if pair is not None and objective.rectify_each:
-        report = apply_gradients(pair, parameters, rule="none")
-    elif pair is not None:  # lines 13–23
-        _ranks.add_up(pair.vectors)
-        report = apply_gradients(pair, parameters, rule=objective.rule, state=objective.momentum, through=through)
+    parameters, constrained = constrained_first(model.parameters(), objective.constrained)
+    gradients, stats = ops.gradients(model, objective, parameters, constrained, mix, original)  # lines 5, 14–15
+    gradients = ops.all_reduce(gradients)
+    final, report = ops.combine(gradients.vector, gradients.size, objective.rule, objective.momentum)  # lines 16–22
+    write_gradients(final, parameters, gradients.used)
     # Rules see mean-reduced losses, since some depend on scale.
-    norm = descend(optimizer, parameters, len(mix.targets) if objective.sum_reduction else 1, objective.clip_norm)
-    return StepReport(torch.stack(losses).sum(), torch.stack(correct).sum(), norm, report)
-
-
-def gradients(
-    model: nn.Module,
-    objective: Objective,
-    parameters: Sequence[Tensor],
-    constrained: int,
-    part: Inputs,
-    of_original: Inputs | None,
-    share: float,
-) -> Found:
-    """Compute the gradients of a micro-batch, which is a share of the whole batch.
-
-    The constraint's is that of the first `constrained` parameters.
-    """
-    logits = logits_of(model, part)
-    main_loss = objective.main(logits, part)  # L_main(θ; b_mix)
-    logits = logits[: len(part.targets)]  # those of the images themselves, without AugMix's views
-    correct = count_correct(logits, part)
-    if objective.constraint is None:  # lines 4–8: warm-up, or a method without a constraint
-        main = None
-        if torch.compiler.is_compiling():
-            main = torch.autograd.grad(main_loss * share, parameters, allow_unused=True)
-        else:
-            (main_loss * share).backward()
-        return main_loss.detach(), correct, main, None
-    if of_original is None:  # "shared": the unfiltered members of the same batch, one forward pass
-        constraint_loss = objective.constraint(logits, part.targets, mask=~part.filtered)
-    else:  # L_calib(θ; b_orig)
-        constraint_loss = objective.constraint(logits_of(model, of_original), of_original.targets)
-    pair = gradient_pair(main_loss, constraint_loss, parameters, constrained)
-    if objective.rectify_each:
-        _ranks.add_up(pair.vectors)
-        pair = pair.combined(objective.rule)
-    return main_loss.detach(), correct, None, pair
+    scale = len(mix.targets) if objective.sum_reduction else 1
+    norm = descend(optimizer, parameters, scale, objective.clip_norm)  # line 23
+    return StepReport(stats.loss, stats.correct, norm, report or stats.report)

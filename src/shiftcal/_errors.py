@@ -1,0 +1,119 @@
+"""Errors: one format for wrong arguments, and exceptions with fields for what can fail besides."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class ParameterError(ValueError):
+    """An argument, option or key with a wrong value: what was expected, and what was found."""
+
+    def __init__(self, name: str, should: str, found: object, hint: str = "") -> None:
+        self.name, self.should, self.found, self.hint = name, should, found, hint
+        super().__init__(f"Parameter `{name}` should be {should}. Found `{name} = {found}`.{hint}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.should, self.found, self.hint)
+
+
+class DataError(ParameterError):
+    """A file or folder of data that is not what it should be."""
+
+
+class ImageError(DataError):
+    """An image file that cannot be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__("image", "readable", f"{path}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason)
+
+
+class DownloadError(OSError):
+    """A file that could not be fetched."""
+
+    def __init__(self, url: str, reason: str, advice: str) -> None:
+        self.url, self.reason, self.advice = url, reason, advice
+        super().__init__(f"{url} could not be fetched: {reason}. {advice}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.reason, self.advice)
+
+
+class RunDirectoryError(ParameterError):
+    """A directory that cannot be that of a run: it is another's, in use, damaged or unfinished."""
+
+
+class CheckpointError(ParameterError):
+    """A checkpoint whose files are not those that were written."""
+
+
+class DivergedError(FloatingPointError):
+    """A run whose numbers are no longer finite.
+
+    Attributes:
+        method: The method of the run.
+        epoch: The epoch, counted from 1.
+        step: The first bad step of that epoch, counted from 1; None where it showed in validation.
+        batch: Which images that step had.
+        saved_to: The file that lists them, where there is one.
+    """
+
+    ADVICE = "Lower the learning rate or clip the gradient (train.clip_norm)."
+
+    def __init__(self, method: str, epoch: int, step: int | None, batch: Mapping[str, Any] | None = None) -> None:
+        self.method, self.epoch, self.step, self.batch = method, epoch, step, dict(batch or {})
+        self.saved_to: Path | None = None
+        super().__init__(method, epoch, step, self.batch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.method, self.epoch, self.step, self.batch), {"saved_to": self.saved_to}
+
+    def __str__(self) -> str:
+        if self.step is None:
+            where = f"The logits of method '{self.method}' were not finite in the validation after epoch {self.epoch}."
+            return f"{where} {self.ADVICE}"
+        where = f"The gradient of method '{self.method}' was not finite at step {self.step} of epoch {self.epoch}"
+        saved = f" The batch: {self.saved_to}." if self.saved_to else ""
+        return f"{where}; nothing was updated from there on. {self.ADVICE}{saved}"
+
+
+class UnfinishedError(FloatingPointError):
+    """Runs of a grid that diverged, while the others finished."""
+
+    def __init__(self, failed: Mapping[str, str], count: int) -> None:
+        self.failed, self.count = dict(failed), count
+        super().__init__(self.failed, count)
+
+    def __str__(self) -> str:
+        listed = " ".join(f"{name}: {message}" for name, message in self.failed.items())
+        return f"{len(self.failed)} of {self.count} runs did not finish. {listed}"
+
+
+def wrong(name: str, should: str, found: object) -> ParameterError:
+    """Build the error "Parameter `x` should be …. Found `x = …`." (the caller raises it)."""
+    return ParameterError(name, should, found)
+
+
+def unknown(name: str, value: str, known: Iterable[str]) -> ParameterError:
+    """Build the error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    return ParameterError(name, "one of " + ", ".join(names), repr(value), did_you_mean(value, names))
+
+
+def did_you_mean(value: str, known: Iterable[str]) -> str:
+    """Write a hint to the nearest name that exists, to be put behind an error; nothing if none is near."""
+    by_lower_case = {name.lower(): name for name in sorted(known)}
+    nearest = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
+    return f" Did you mean '{by_lower_case[nearest[0]]}'?" if nearest else ""
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless a value is an integer of some least size."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise wrong(name, f"an integer of at least {least}", value)

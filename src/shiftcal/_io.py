@@ -1,0 +1,76 @@
+"""Files written whole or not at all, and JSON without NaN. Never imports torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from shiftcal._errors import wrong
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a temporary name beside the target, sync and rename: a kill leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:  # Ctrl-C too
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON atomically; NaN and infinity, which JSON does not have, are an error."""
+    write_atomically(path, to_json(content))
+
+
+def to_json(content: object) -> bytes:
+    """Encode JSON, refusing NaN and infinity."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a damaged file is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise wrong("path", "a whole JSON file", f"{path}: {error}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise wrong("path", "a JSON object", f"{path}, which holds a {type(content).__name__}")
+    return content
+
+
+def is_free(directory: Path) -> bool:
+    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
+    return not directory.is_dir() or all(path.name.endswith(".tmp") for path in directory.iterdir())
+
+
+def first_difference(
+    mine: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "", ignored: Collection[str] = ()
+) -> str | None:
+    """Name the first key in which two trees of plain data differ, with both values; None if there is none."""
+    for key in sorted(mine.keys() | theirs.keys()):
+        if f"{prefix}{key}" in ignored:
+            continue
+        a, b = _plain(mine.get(key)), _plain(theirs.get(key))
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            if inner := first_difference(a, b, f"{prefix}{key}.", ignored):
+                return inner
+        elif a != b:
+            return f"{prefix}{key} = {b} instead of {a}"
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""Analysis: the numbers behind the studies of the paper."""

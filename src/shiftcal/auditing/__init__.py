@@ -1,0 +1,1 @@
+"""Auditing: any model on its clean and shifted test sets."""

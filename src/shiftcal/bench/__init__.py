@@ -1,1 +1,0 @@
-"""Bench: whole runs, from config to record."""

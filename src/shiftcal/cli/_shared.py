@@ -1,0 +1,122 @@
+"""What commands share: options, errors in one line, and the report at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from shiftcal._errors import DownloadError, wrong
+
+if TYPE_CHECKING:
+    from shiftcal.records import RunRecord
+
+Set = Annotated[
+    list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
+]
+Weights = Annotated[
+    str | None, typer.Option(help="File with weights to start from, `pretrained`, or `none` (--set train.weights=…).")
+]
+Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
+
+
+def with_options(set_: list[str], weights: str | None, holdout: str | None) -> list[str]:
+    """Turn options into the keys that they stand for."""
+    named = {"train.weights": weights, "data.holdout": holdout}
+    return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
+
+
+def words_of(text: str) -> list[str]:
+    """Split a comma-separated option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def is_distributed() -> bool:
+    """Tell whether this process is one of several that torchrun started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def was_restarted() -> bool:
+    """Tell whether torchrun started this again after a rank had died: then the run resumes."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def resume_command(command: str, words: list[str], set_: list[str], out: Path) -> str:
+    """Write the command that continues a run."""
+    changes = [word for item in set_ for word in ("--set", item)]
+    start = "torchrun … -m shiftcal" if is_distributed() else "shiftcal"
+    return f"{start} {shlex.join([command, *words, *changes, '--out', str(out), '--resume'])}"
+
+
+@contextmanager
+def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None = None) -> Iterator[None]:
+    """Turn errors into one line on standard error, and a signal into a word on where the checkpoint is.
+
+    `resume` is the command that continues; `stopped` is what to say instead where there are no checkpoints.
+    """
+    try:
+        yield
+    except ValueError as error:
+        fail(str(error), 2)
+    except RuntimeError as error:
+        if not is_distributed() or isinstance(error, NotImplementedError | RecursionError):
+            raise
+        fail(f"Another rank stopped, or could not be reached: {error}", 1)
+    except FloatingPointError as error:
+        fail(f"{error} {_last_checkpoint(out)}", 1)
+    except BrokenPipeError:
+        fail("Standard output was closed.", 1)
+    except DownloadError as error:
+        fail(str(error), 1)
+    except OSError as error:
+        fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), 1)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code not in (143, 129):  # SIGTERM, SIGHUP: after a checkpoint
+            raise
+        hint = f" Continue with: {resume}" if resume else " The same command continues."
+        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
+        if is_distributed() and os.environ["RANK"] != "0":
+            raise typer.Exit(code) from None
+        fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", code)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print a line on standard error and exit."""
+    with suppress(OSError):  # the terminal may be gone
+        print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _last_checkpoint(out: Path) -> str:
+    found = sorted(out.glob("**/checkpoints/epoch-*"), key=lambda path: path.stat().st_mtime)
+    return f"Last checkpoint: {found[-1]}." if found else "There is no checkpoint yet."
+
+
+def show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    """Print the package's warnings for its user in one line; others keep their place in the code."""
+    own = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1])
+    text = f"Warning: {message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
+    sys.stderr.write(text)
+
+
+def write_and_print_report(records: list[RunRecord], out: Path, title: str) -> None:
+    """Write the report of records and print its table."""
+    if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
+        return
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import before_and_after, print_table
+
+    if len(records) == 1 and records[0].before is not None:
+        records = before_and_after(records[0])
+    page = write_report(out, records, title)
+    print_table(records)
+    typer.echo(f"Report: {page}")

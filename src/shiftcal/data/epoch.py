@@ -1,0 +1,203 @@
+"""One epoch of training data: D_mix, of which a share is low-pass filtered, and D_orig, the rest."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+from itertools import islice, tee
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from shiftcal import _distributed
+from shiftcal._errors import DataError, wrong
+from shiftcal.data.split import FeatureSplit, FileSplit, MemorySplit, Split
+from shiftcal.filtering import LowPassPolicy
+
+_BATCHES_AT_ONCE = 32  # of features
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Stored images of one step, or features of them, their classes, and which of them were low-pass filtered.
+
+    Attributes:
+        images: The images; of a local batch only those that this rank computes.
+        targets: The classes of the whole batch.
+        filtered: Which of the whole batch are low-pass filtered.
+        local: Whether `images` are this rank's alone.
+        strength: Where the filter is yet to be applied, after crop and flip: the strength for each of `images`, 0 for
+            those that stay as they are.
+    """
+
+    images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
+    targets: Int[Tensor, " batch"]
+    filtered: Bool[Tensor, " batch"]
+    local: bool = False
+    strength: Float[Tensor, " images"] | None = None
+
+
+Fetch = Callable[[Iterable[Tensor]], Iterator[Batch]]
+
+
+def seeded(seed: int, epoch: int, purpose: str, device: torch.device) -> torch.Generator:
+    """Make the generator of one purpose in one epoch.
+
+    Randomness is a function of (seed, epoch, purpose): a resumed run draws what the uninterrupted one would have
+    drawn, and two methods with the same seed see the same order and the same crops.
+    """
+    return torch.Generator(device).manual_seed(seed_of(seed, epoch, purpose))
+
+
+def seed_of(seed: int, epoch: int, purpose: str) -> int:
+    """Return the seed of one purpose in one epoch."""
+    return zlib.crc32(f"{seed}/{epoch}/{purpose}".encode())
+
+
+class MixedEpoch:
+    """One epoch of D_mix: a ρ-share of the images is filtered, the rest is D_orig (FGR paper, section 4.1).
+
+    What is drawn is a function of seed and epoch, and of the device on which it is drawn.
+
+    Attributes:
+        split: The training samples.
+        policy: What is filtered, and how.
+        filtered: Which samples are.
+        strengths: How strongly, for each sample; of account for the filtered ones.
+    """
+
+    def __init__(self, split: Split, *, policy: LowPassPolicy, seed: int, epoch: int) -> None:
+        count = round(policy.ratio * len(split))
+        if count == len(split):
+            raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", policy.ratio)
+        self.split, self.policy = split, policy
+        self._seed, self._epoch, self._device = seed, epoch, split.targets.device
+        generator = self.seeded("filter")
+        membership = generator if policy.redraw else seeded(seed, 0, "filter once", self._device)
+        self.chosen = torch.randperm(len(split), generator=membership, device=self._device)[:count]
+        pick = torch.randint(len(policy.strengths), (count,), generator=generator, device=self._device)
+        self.filtered = torch.zeros(len(split), dtype=torch.bool, device=self._device)
+        self.filtered[self.chosen] = True
+        self.strengths = torch.full((len(split),), float(policy.strengths[0]), device=self._device)
+        self.strengths[self.chosen] = torch.tensor(policy.strengths, dtype=torch.float32, device=self._device)[pick]
+        self._fetch = fetcher(split, self)
+
+    def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
+        """Go through D_mix once in random order, without the first `skip` batches; the last one may be smaller."""
+        return self._skipped(self.indices(size), skip)
+
+    def indices(self, size: int) -> tuple[Tensor, ...]:
+        """List which samples each batch has."""
+        order = torch.randperm(len(self.split), generator=self.seeded("order"), device=self._device)
+        return tuple(order.split(size))
+
+    def original_batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
+        """Draw batches from D_orig without end, each pass in a new random order."""
+        return self._skipped(self._original_indices(size), skip)
+
+    def seeded(self, purpose: str) -> torch.Generator:
+        """Make the generator of one purpose in this epoch."""
+        return seeded(self._seed, self._epoch, purpose, self._device)
+
+    def _skipped(self, indices: Iterable[Tensor], skip: int) -> Iterator[Batch]:
+        if isinstance(self.split, FeatureSplit):  # every draw of a view depends on those before
+            return islice(self._fetch(indices), skip, None)
+        return self._fetch(islice(indices, skip, None))
+
+    def _original_indices(self, size: int) -> Iterator[Tensor]:
+        generator = self.seeded("constraint order")
+        original = (~self.filtered).nonzero().squeeze(1)
+        size = min(size, len(original))
+        while True:
+            order = original[torch.randperm(len(original), generator=generator, device=self._device)]
+            yield from (index for index in order.split(size) if len(index) == size)
+
+    def pending_strength(self, index: Tensor) -> Tensor | None:
+        """Return the strengths with which samples are to be filtered after crop and flip, if they are."""
+        return self.strengths[index] * self.filtered[index] if self.policy.after_augment else None
+
+
+@singledispatch
+def fetcher(split: Split, epoch: MixedEpoch) -> Fetch:  # noqa: ARG001 (the kinds of splits use it)
+    """Return what fetches the batches of an epoch from a kind of split."""
+    raise TypeError(f"A split should be of a registered kind. Found a {type(split).__name__}.")
+
+
+@fetcher.register
+def _from_memory(split: MemorySplit, epoch: MixedEpoch) -> Fetch:
+    """Gather images on their device; the filtered ones are made at the start of the epoch."""
+    images = split.images
+    if len(epoch.chosen) and not epoch.policy.after_augment:
+        images = split.images.clone()
+        images[epoch.chosen] = epoch.policy(split.images[epoch.chosen], epoch.strengths[epoch.chosen])
+
+    def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
+        for index in indices:
+            strength = epoch.pending_strength(index)
+            yield Batch(images[index], split.targets[index], epoch.filtered[index], strength=strength)
+
+    return fetch
+
+
+@fetcher.register
+def _from_files(split: FileSplit, epoch: MixedEpoch) -> Fetch:
+    """Decode images in worker processes while the model trains, each rank its rows; filter after decoding."""
+    device = torch.device(split.device)
+
+    def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
+        if not _distributed.is_distributed():
+            for index, images in split.decoder.batches(indices, pin=device.type == "cuda"):
+                yield batch(index, images, index, local=False)
+            return
+        ahead, asked = tee(indices)
+        # More ranks than images: one image is decoded for nothing, so that all ranks take the same steps.
+        mine = (
+            index[_distributed.local_rows(len(index))] if _distributed.local_size(len(index)) else index[:1]
+            for index in ahead
+        )
+        for index, (found, images) in zip(asked, split.decoder.batches(mine), strict=False):
+            if len(found) < _distributed.local_size(len(index)):
+                raise DataError("images", "readable, all of them, where several ranks train", "one that is not")
+            yield batch(found, images, index, local=True)
+
+    def batch(found: Tensor, images: Tensor, index: Tensor, *, local: bool) -> Batch:
+        images = images.to(device, non_blocking=True)
+        chosen = epoch.filtered[found].nonzero().squeeze(1)
+        if len(chosen) and not epoch.policy.after_augment:
+            strengths, place = epoch.strengths[found[chosen]].to(device), chosen.to(device)
+            images = images.index_copy(0, place, epoch.policy(images[place], strengths))
+        strength = epoch.pending_strength(found)
+        return Batch(
+            images,
+            split.targets[index].to(device),
+            epoch.filtered[index].to(device),
+            local,
+            None if strength is None else strength.to(device),
+        )
+
+    return fetch
+
+
+@fetcher.register
+def _from_features(split: FeatureSplit, epoch: MixedEpoch) -> Fetch:
+    """Draw one of each sample's views; many batches at once, since a classifier trains faster than it is fed."""
+    generator = epoch.seeded("view")
+
+    def drawn(views: Tensor, index: Tensor) -> Tensor:
+        choice = torch.randint(len(views), (len(index),), generator=generator, device=index.device)
+        return views[choice, index]
+
+    def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
+        indices = iter(indices)
+        while several := list(islice(indices, _BATCHES_AT_ONCE)):
+            index = torch.cat(several)
+            original, filtered = drawn(split.original, index), drawn(split.filtered, index)
+            features = torch.where(epoch.filtered[index, None], filtered, original)
+            sizes = [len(one) for one in several]
+            parts = (features, split.targets[index], epoch.filtered[index])
+            yield from (Batch(*part) for part in zip(*(part.split(sizes) for part in parts), strict=True))
+
+    return fetch

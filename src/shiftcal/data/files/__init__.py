@@ -1,0 +1,1 @@
+"""Files: images, archives and downloads."""

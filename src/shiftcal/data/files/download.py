@@ -1,0 +1,138 @@
+"""Fetching and unpacking data sets: resumed, verified, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from shiftcal._errors import DownloadError, wrong
+from shiftcal._progress import Progress
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file of a data set: where it is published, and its MD5 as published."""
+
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.url.rpartition("/")[2]
+
+
+REMOTES = {
+    "cifar10": Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+    "cifar100": Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+    "tiny-imagenet": Remote("https://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),
+}
+
+
+def download(remote: Remote, path: Path, *, progress: bool = True) -> None:
+    """Fetch a file unless it is there, going on from what an earlier attempt left; it is checked before it is named.
+
+    The part fetched so far is kept as `.<name>.part` when the connection breaks, and removed when the whole file turns
+    out to be another one.
+    """
+    if path.is_file():
+        _check_sum(path, remote.md5, path)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        _fetch(remote.url, part, progress)
+    except (urllib.error.URLError, TimeoutError, ConnectionError, OSError) as error:
+        advice = f"The same command resumes the download; or fetch the file by other means and put it at {path}."
+        raise DownloadError(remote.url, str(error), advice) from None
+    try:
+        _check_sum(part, remote.md5, remote.url)
+    except ValueError:
+        part.unlink()
+        raise
+    part.replace(path)
+
+
+def _fetch(url: str, part: Path, progress: bool) -> None:
+    have = part.stat().st_size if part.is_file() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (ours)
+    try:
+        response = urllib.request.urlopen(request, timeout=60)  # noqa: S310 (see above)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing is left to fetch
+            return
+        raise
+    with response:
+        if have and response.status != 206:  # the server begins again
+            have = 0
+        expected = have + int(response.headers.get("Content-Length") or 0)
+        with (
+            part.open("ab" if have else "wb") as file,
+            Progress(part.name[1:-5], expected, done=have, enabled=progress) as bar,
+        ):
+            while block := response.read(_BLOCK):
+                file.write(block)
+                bar.advance(len(block))
+    if part.stat().st_size < expected:
+        raise ConnectionError(f"the connection was cut after {part.stat().st_size} of {expected} bytes")
+
+
+def _check_sum(path: Path, md5: str, shown: object) -> None:
+    hasher = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            hasher.update(block)
+    if hasher.hexdigest() != md5:
+        raise wrong("file", f"the published one, with MD5 {md5}", f"{shown}, with {hasher.hexdigest()}")
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Extract a .tar.gz or .zip into a new folder, all or nothing; a member that would land elsewhere is refused."""
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        if zipfile.is_zipfile(archive):
+            _unzip(archive, temporary)
+        else:
+            _untar(archive, temporary)
+        temporary.rename(folder)
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _unzip(archive: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as file:
+            for name in file.namelist():
+                _check_member(archive, name)
+            file.extractall(folder)  # noqa: S202 (members were checked)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise wrong("archive", "whole", f"{archive}: {error}") from None
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(archive) as file:
+            for member in file:
+                _check_member(archive, member.name)
+                if not (member.isfile() or member.isdir()):
+                    raise wrong("archive", "one of files and folders alone", f"{archive} with the link {member.name}")
+            file.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise wrong("archive", "a whole .tar.gz or .zip", f"{archive}: {error}") from None
+
+
+def _check_member(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
+        raise wrong("archive", "one whose members stay in its folder", f"{archive} with {name!r}")

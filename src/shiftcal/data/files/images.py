@@ -1,0 +1,192 @@
+"""Reading images from files: arrays of images, and trees of class folders."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, UInt8
+from torch import Tensor
+
+from shiftcal._errors import DataError, ImageError
+from shiftcal._progress import Progress
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+else:  # what is checked at run time has no parameters
+    Array = np.ndarray
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The images below class folders, `<root>/<class>/…/<file>`, in order of class and name."""
+
+    root: Path
+    classes: tuple[str, ...]
+    files: tuple[Path, ...]
+    targets: tuple[int, ...]
+
+
+def find_images(root: Path, classes: tuple[str, ...] | None = None) -> Tree:
+    """List the images of a tree; with `classes`, folders of other names are left out and none may be missing.
+
+    Images may lie deeper than their class folder, as Tiny-ImageNet's do in `<class>/images`.
+    """
+    if not root.is_dir():
+        raise DataError("folder", "a folder with one folder of images for each class", str(root))
+    found = tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    missing = sorted(set(classes or ()) - set(found))
+    if missing:
+        raise DataError(
+            "folder", f"one with a folder for each of {len(classes or ())} classes", f"{root}, without {missing[0]}"
+        )
+    classes = classes or found
+    files, targets = [], []
+    for target, name in enumerate(classes):
+        of_class = sorted(p for p in (root / name).rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        files += of_class
+        targets += [target] * len(of_class)
+    if not files:
+        raise DataError("folder", "a folder with one folder of images for each class", f"{root}, without images")
+    return Tree(root, classes, tuple(files), tuple(targets))
+
+
+Fit = Literal["crop", "stretch"]
+
+
+def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[Tensor, "3 height width"]:
+    """Read one image as 8-bit RGB: of an animation the first frame, of 16 bits the high ones, without transparency.
+
+    With `size` it becomes a square: "crop" makes the shorter side 256/224 of the size and cuts out the middle, as
+    ImageNet's evaluation does; "stretch" resizes both sides.
+    """
+    with _opened(path) as file:
+        image = _to_rgb(file)
+    if size is not None:
+        image = _resized(image, size, fit)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Read an image's height and width from its header."""
+    with _opened(path) as file:
+        width, height = file.size
+    return height, width
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            yield file
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damage
+        raise ImageError(path, str(error)) from None
+
+
+def _to_rgb(image: Any) -> Any:
+    from PIL import Image
+
+    if image.mode.startswith(("I", "F")):  # 16 or 32 bits, which Pillow would cut off at 255
+        values = np.asarray(image, dtype=np.float64)
+        scale = 257 if values.max() > 255 else 1
+        return Image.fromarray((values / scale).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("P", "LA", "PA"):  # a palette may carry transparency
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def _resized(image: Any, size: int, fit: Fit) -> Any:
+    from PIL import Image
+
+    if fit == "stretch":
+        return image.resize((size, size), Image.Resampling.BILINEAR)
+    shorter = round(size * 256 / 224)
+    width, height = (shorter * side // min(image.size) for side in image.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)  # torchvision's rounding
+    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def read_images(
+    files: Sequence[Path], *, size: int | None = None, fit: Fit = "crop", title: str = "read", progress: bool = True
+) -> tuple[UInt8[Tensor, "n 3 height width"], Bool[Tensor, " files"]]:
+    """Read files on all cores into one tensor, and tell which could be read.
+
+    Unreadable files are left out and named if they are fewer than one in a hundred; more are an error, and so are
+    images of different sizes where no size is given to bring them to.
+    """
+    readable = torch.ones(len(files), dtype=torch.bool)
+    images: Tensor | None = None
+    failures: list[str] = []
+    with ThreadPoolExecutor() as pool, Progress(title, len(files), enabled=progress) as bar:
+        for place, (path, image) in enumerate(zip(files, pool.map(partial(try_image, size, fit), files), strict=True)):
+            bar.advance()
+            if isinstance(image, str):
+                failures.append(image)
+                readable[place] = False
+                check_unreadable(failures, len(files))
+                continue
+            if images is None:
+                images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
+            if image.shape != images.shape[1:]:
+                expected = f"of one size, {list(images.shape[1:])} (data.size brings them to one)"
+                raise DataError("images", expected, f"{path}: {list(image.shape)}")
+            images[place] = image
+    if images is None:
+        raise DataError("images", "at least one", "none")
+    for failure in failures:
+        name_unreadable(failure)
+    return images[readable], readable
+
+
+def check_unreadable(failures: Sequence[str], count: int) -> None:
+    """Raise unless fewer than one in a hundred of so many files could not be read."""
+    if len(failures) >= count / 100:
+        expected = "readable but for one in a hundred (remove or replace the others; --resume lets a run go on)"
+        raise DataError("images", expected, f"{len(failures)} of {count} that are not: {'; '.join(failures[:5])}")
+
+
+def name_unreadable(failure: str) -> None:
+    """Name an image that is left out."""
+    warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=3)
+
+
+def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:
+    """Read an image as `read_image` does, or return what is wrong with it."""
+    try:
+        return read_image(path, size, fit)
+    except ImageError as error:
+        return f"{error.path}: {error.reason}"
+
+
+def open_array(path: Path) -> Array:
+    """Open an .npy file without reading it into memory; a damaged one, or one that would be unpickled, is an error."""
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError("file", "a whole .npy file", f"{path}: {error}") from None
+    return array
+
+
+def open_images(path: Path) -> Array:
+    """Open an .npy file of RGB images, uint8 [N, H, W, 3]."""
+    array = open_array(path)
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or 0 in array.shape:
+        raise DataError("file", "uint8 images of shape [N, H, W, 3]", f"{path}: {array.dtype} {list(array.shape)}")
+    return array
+
+
+def to_tensor(images: Array) -> UInt8[Tensor, "n 3 height width"]:
+    """Copy images [N, H, W, 3] into a tensor [N, 3, H, W]."""
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))

@@ -1,0 +1,152 @@
+"""Anybody's folders of images: one set, or one for each domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiftcal._errors import unknown, wrong
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.files.images import Fit, Tree, find_images
+from shiftcal.data.files.read import Loader, fits_memory, read_split
+from shiftcal.data.hold_out import hold_out
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import ImageSplit, join
+
+IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+_NAMES = {"train": ("train",), "validation": ("val", "validation", "valid"), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the files of a tree are read."""
+
+    size: int | None
+    fit: Fit
+    loader: Loader
+    progress: bool
+
+    def __call__(self, tree: Tree) -> ImageSplit:
+        return read_split(
+            tree.files,
+            tree.targets,
+            size=self.size,
+            fit=self.fit,
+            loader=self.loader,
+            title=tree.root.name,
+            progress=self.progress,
+        )
+
+
+def folder(
+    root: str | Path,
+    *,
+    size: int | None = None,
+    fit: Fit = "crop",
+    loader: Loader = "auto",
+    seed: int = 0,
+    progress: bool = True,
+) -> Dataset:
+    """Load a user's images: `train/`, `val/` and `test/` with a folder for each class, or one such tree.
+
+    What is missing is held out, seeded and of every class alike: one tree is split 80/10/10, a missing `val` is a tenth
+    of `train`. Classes are those of the training images.
+    """
+    root, read = Path(root), _Reading(size, fit, loader, progress)
+    parts = {part: next((root / n for n in names if (root / n).is_dir()), None) for part, names in _NAMES.items()}
+    if parts["train"] is None:
+        tree = with_images(find_images(root))
+        return _dataset("folder", tree.classes, *_eighty_ten_ten(read(tree), seed))
+    if parts["test"] is None:
+        found = ", ".join(sorted(p.name for p in root.iterdir())[:8])
+        raise wrong("data.root", "a folder with train/ and test/, or one tree of class folders", f"{root}: {found}")
+    tree = with_images(find_images(parts["train"]))
+    train = read(tree)
+    test = read(_same_classes(parts["test"], tree))
+    if parts["validation"] is not None:
+        validation = read(_same_classes(parts["validation"], tree))
+    else:
+        held = hold_out(train.targets, share=0.1, seed=seed)
+        train, validation = train.take(~held), train.take(held)
+    return _dataset("folder", tree.classes, train, validation, test)
+
+
+def domains(
+    root: str | Path,
+    *,
+    holdout: str | None = None,
+    name: str = "domains",
+    size: int = 224,
+    fit: Fit = "stretch",
+    loader: Loader = "auto",
+    seed: int = 0,
+    progress: bool = True,
+) -> Dataset:
+    """Load `<root>/<domain>/<class>/*` with one domain held out as the shift (Office-Home, PACS, DomainNet).
+
+    Each of the other domains is split 80/10/10 by the seed into training, validation and test images.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise wrong("data.root", "a folder with a folder for each domain", str(root))
+    found = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if holdout is None:
+        raise wrong("data.holdout", f"given: --holdout and one of {', '.join(found)}", "nothing")
+    if holdout not in found:
+        raise unknown("data.holdout", holdout, found)
+    if len(found) < 2:
+        raise wrong("data.root", "a folder with two domains or more", f"{root}: {', '.join(found)}")
+    classes = find_images(root / holdout).classes
+    trees = {domain: with_images(_of_classes(root / domain, classes)) for domain in found}
+    asked = loader
+    sources = [tree for domain, tree in trees.items() if domain != holdout]
+    if loader == "auto":  # they become one set: all of them go into memory, or none
+        loader = "memory" if fits_memory([file for tree in sources for file in tree.files], size) else "stream"
+    read = _Reading(size, fit, loader, progress)
+    thirds = [_eighty_ten_ten(read(tree), seed) for tree in sources]
+    train, validation, test = (join([parts[k] for parts in thirds]) for k in range(3))
+    shifted = _Reading(size, fit, asked, progress)(trees[holdout])
+    return _dataset(name, classes, train, validation, test, shifts={holdout: (shifted,)})
+
+
+def with_images(tree: Tree) -> Tree:
+    """Return a tree, each of whose classes has images; a folder without any is an error."""
+    empty = sorted(set(range(len(tree.classes))) - set(tree.targets))
+    if empty:
+        raise wrong("folder", "one with images in each class", f"{tree.root / tree.classes[empty[0]]}, without images")
+    return tree
+
+
+def _eighty_ten_ten(split: ImageSplit, seed: int) -> tuple[ImageSplit, ImageSplit, ImageSplit]:
+    """Cut a set into training, validation and test images, of every class alike."""
+    held = hold_out(split.targets, share=0.2, seed=seed)
+    rest = split.take(held)
+    second = hold_out(rest.targets, share=0.5, seed=seed + 1)
+    return split.take(~held), rest.take(~second), rest.take(second)
+
+
+def _same_classes(path: Path, train: Tree) -> Tree:
+    """Find images; a class that the training images do not have is an error, one without images is not."""
+    here = {p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")}
+    if extra := sorted(here - set(train.classes)):
+        raise wrong("data.root", "one whose classes are all in train/", f"{path} has {', '.join(extra[:3])} as well")
+    return _of_classes(path, tuple(c for c in train.classes if c in here), train.classes)
+
+
+def _of_classes(path: Path, present: tuple[str, ...], classes: tuple[str, ...] | None = None) -> Tree:
+    tree, order = find_images(path, present), classes or present
+    return Tree(tree.root, order, tree.files, tuple(order.index(present[t]) for t in tree.targets))
+
+
+def _dataset(
+    name: str,
+    classes: tuple[str, ...],
+    train: ImageSplit,
+    validation: ImageSplit,
+    test: ImageSplit,
+    shifts: dict[str, tuple[ImageSplit, ...]] | None = None,
+) -> Dataset:
+    for part, split in (("training", train), ("validation", validation), ("test", test)):
+        if len(split) == 0:
+            raise wrong("data.root", f"one with enough images for a {part} set", "too few in every class")
+    return Dataset(name, classes, IMAGENET, train, validation, test, shifts or {})

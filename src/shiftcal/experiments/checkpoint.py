@@ -1,0 +1,186 @@
+"""Checkpoints: one directory each, renamed into place when whole, with checksums of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from shiftcal._errors import CheckpointError
+from shiftcal._io import read_json, to_json, write_atomically
+from shiftcal.models import load_weights
+from shiftcal.records import WEIGHTS
+
+_KEEP = 2
+_STATE, _HISTORY, _SUMS = "state.pt", "history.json", "checksums.json"
+BEST = "best-"
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's weights as safetensors; those that two layers share are written for each."""
+    write_atomically(path, _weights(model.state_dict()))
+
+
+def _weights(tensors: dict[str, Tensor]) -> bytes:
+    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def name_of(epochs: int, steps: int = 0) -> str:
+    """Name a checkpoint by the epochs done and the steps of the one under way; names sort by time."""
+    return f"epoch-{epochs:04d}" + (f"-step-{steps:07d}" if steps else "")
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """List the checkpoints in a directory, oldest first."""
+    return sorted(directory.glob("epoch-*"))
+
+
+def best_checkpoints(directory: Path) -> list[Path]:
+    """List the best checkpoint, if there is one."""
+    return sorted(directory.glob(f"{BEST}epoch-*"))
+
+
+class Saver:
+    """Writes checkpoints in a thread of its own, so that training does not wait for the disk.
+
+    A checkpoint that cannot be written, for want of room, is reported and leaves those before it as they are.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._thread: threading.Thread | None = None
+
+    def save(
+        self,
+        name: str,
+        model: nn.Module,
+        state: dict[str, Any],
+        history: list[dict[str, Any]],
+        *,
+        best: bool = False,
+        warn: Callable[[str], None] = print,
+    ) -> None:
+        """Copy a run's state and start to write it, once the one before is written."""
+        self.wait()
+        parts = (_snapshot(model.state_dict()), _snapshot(state), to_json(history))
+        self._thread = threading.Thread(target=self._write, args=(name, *parts, best, warn))
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(
+        self,
+        name: str,
+        tensors: dict[str, Tensor],
+        state: Any,
+        history: bytes,
+        best: bool,
+        warn: Callable[[str], None],
+    ) -> None:
+        try:
+            path = write(self.directory, name, tensors, state, history)
+            if best:
+                keep_best(path)
+        except OSError as error:
+            warn(f"WARNING: {self.directory / name} could not be written, training continues without it: {error}")
+
+
+def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, history: bytes) -> Path:
+    """Write a checkpoint and remove all but the last two."""
+    final, temporary = directory / name, directory / f".{name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        contents = {WEIGHTS: _weights(tensors), _STATE: buffer.getvalue(), _HISTORY: history}
+        for file, content in contents.items():
+            write_atomically(temporary / file, content)
+        sums = {file: hashlib.sha256(content).hexdigest() for file, content in contents.items()}
+        write_atomically(temporary / _SUMS, to_json(sums))
+        shutil.rmtree(final, ignore_errors=True)  # of the same name only if it was damaged
+        temporary.rename(final)
+        _sync(directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for old in checkpoints(directory)[:-_KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def keep_best(path: Path) -> None:
+    """Keep a checkpoint beside the last ones as the best so far, in place of the one that was."""
+    final, temporary = path.with_name(f"{BEST}{path.name}"), path.with_name(f".{BEST}{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(path, temporary, copy_function=_link)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    for old in path.parent.glob(f"{BEST}*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def _sync(directory: Path) -> None:
+    """Make sure that a rename in a directory outlives a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _snapshot(value: Any) -> Any:
+    """Copy tensors, wherever in a state they are, to the host."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _snapshot(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_snapshot(item) for item in value)
+    return value
+
+
+def load(path: Path, model: nn.Module) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read a checkpoint: weights into the model; returns the state and the history."""
+    check(path)
+    load_weights(path / WEIGHTS, model)
+    state = torch.load(path / _STATE, map_location="cpu", weights_only=True)
+    return state, read_json(path / _HISTORY)
+
+
+def check(path: Path) -> None:
+    """Raise unless a checkpoint's files are those that were written."""
+    try:
+        sums = read_json(path / _SUMS)
+        changed = [file for file, digest in sums.items() if _digest(path / file) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError("checkpoint", "whole", f"{path}: {error}") from None
+    if changed or not sums:
+        found = f"{path}, whose {', '.join(changed) or _SUMS} changed"
+        raise CheckpointError("checkpoint", "whole", found)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,170 @@
+"""From a config to what it trains: data set, model, and the task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from shiftcal import _distributed, data, models
+from shiftcal._errors import unknown, wrong
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import FileSplit, ImageSplit
+from shiftcal.evaluation import meter_of, predict
+from shiftcal.experiments.config import Config
+from shiftcal.experiments.environment import resolve_device
+from shiftcal.records import WEIGHTS
+from shiftcal.shifts.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from shiftcal.training.engine.distributed import synchronised
+from shiftcal.training.finetune import Stage
+from shiftcal.training.state import TrainState, start_state
+from shiftcal.training.task import Task, low_pass_policy, preparation
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run that can start: its state, its task, and how stored images become its model's input."""
+
+    state: TrainState
+    task: Task
+    preprocess: Preprocessing
+
+
+def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> Setup:
+    """Build the model and all that trains it; with `model`, that one is trained."""
+    own, row, device = config.train, config.row, resolve_device(config.device)
+    if _distributed.is_distributed() and own.accumulate > 1 and isinstance(dataset.train, FileSplit):
+        expected = "1 where several ranks decode from disk (data.loader=memory reads into memory)"
+        raise wrong("train.accumulate", expected, own.accumulate)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = model or models.build(own.model, len(dataset.classes), own.weights)
+    preprocess = preprocessing_of(config, dataset, model)
+    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if own.sync_batch_norm and _distributed.is_distributed():
+        if device.type != "cuda":
+            raise wrong("train.sync_batch_norm", "false for several ranks without GPUs", True)
+        model = synchronised(model)
+    policy = low_pass_policy(row, config.filter)
+    task = Task(
+        name=config.method,
+        method=row,
+        settings=own,
+        policy=policy,
+        seed=config.seed,
+        train=dataset.train.to(device),
+        prepare=preparation(row, own, policy, preprocess),
+        validate=validation(config, dataset.validation.to(device), preprocess),
+    )
+    wanted = frozenset({row.weights, *config.evaluation.also})
+    return Setup(start_state(model, row, own, config.gamma, config.constraint, wanted=wanted), task, preprocess)
+
+
+def preprocessing_of(config: Config, dataset: Dataset, model: nn.Module) -> Preprocessing:
+    """Say how stored images become a model's input: the recipe's word first, then the model's, then the data set's."""
+    own = config.train
+    asked = {"mean": own.mean, "std": own.std, "input_size": own.input_size}
+    given = models.expected_input(model) | {name: value for name, value in asked.items() if value}
+    return dataclasses.replace(dataset.preprocess, **given)
+
+
+def validation(config: Config, split: ImageSplit, preprocess: Preprocessing) -> Callable[[nn.Module], dict[str, float]]:
+    """Return what measures a model on the validation images after each epoch."""
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        predictions = predict(model, split, preprocess, batch_size=config.evaluation.batch_size)
+        if not bool(predictions.logits.isfinite().all()):
+            raise FloatingPointError("logits that are not finite")
+        found = meter_of(predictions, config.evaluation.bins).compute()
+        return {name: found[name] for name in ("accuracy", "nll", "ece")}
+
+    return validate
+
+
+def load_dataset(config: Config) -> Dataset:
+    """Load the data set that a config names; a key that this one does not take may only have its default."""
+    own = config.data
+    taken, options = data.options_of(own.name), {}
+    for name, field in type(own).model_fields.items():
+        value = getattr(own, name)
+        if name in ("name", "workers"):
+            continue
+        if name in taken and value is not None:
+            options[name] = value
+        elif name not in taken and value != field.default:
+            raise wrong(f"data.{name}", f"left out for {own.name}, which does not take it", value)
+    dataset = data.load(own.name, **options)
+    return dataset if own.workers is None else dataset.with_workers(own.workers)
+
+
+def load_network(config: Config, dataset: Dataset) -> nn.Module:
+    """Build the configured model with the weights of a checkpoint: a run of ours, or a file of anybody's."""
+    path = Path(config.finetuned_from or "")
+    network = models.build(config.train.model, len(dataset.classes))
+    models.load_weights(path / WEIGHTS if path.is_dir() else path, network)
+    return network.to(resolve_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def stage_of(config: Config) -> Stage:
+    """Return how a config fine-tunes a classifier."""
+    wanted = {config.row.weights, *config.evaluation.also} - {"last"}
+    if wanted:
+        raise wrong("train.keep", "'last' where the classifier alone is trained (also in evaluation.also)", min(wanted))
+    return Stage(
+        name=config.method,
+        method=config.row,
+        seed=config.seed,
+        augment=config.train.augment,
+        own=config.finetune,
+        gamma=config.gamma,
+        filter=config.filter,
+        constraint=config.constraint,
+        engine=config.engine,
+        batch_size=config.evaluation.batch_size,
+    )
+
+
+def check_config(config: Config) -> None:
+    """Raise if a config names what does not exist or what this machine does not have."""
+    named = (
+        ("data.name", [config.data.name], data.DATASETS),
+        ("evaluation.corruptions", config.evaluation.corruptions, ("all", "extra", *CORRUPTIONS, *EXTRA_CORRUPTIONS)),
+        ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
+    )
+    for key, names, known in named:
+        for name in names:
+            if name not in known:
+                raise unknown(key, name, known)
+    models.find(config.train.model)
+    if config.finetuned_from:
+        stage_of(config)
+    resolve_device(config.device)
+
+
+# Keys of the whole training that do not count where the classifier alone is trained: those that the section `finetune`
+# has too, and those that are fixed.
+_FINETUNE_TWINS = {
+    f"train.{key}": f"finetune.{key}" for key in ("epochs", "batch_size", "learning_rate", "weight_decay")
+}
+_FINETUNE_TWINS["gamma.fgr"] = "finetune.gamma"
+_FINETUNE_FIXED = (
+    *("accumulate", "rectify_per", "optimizer", "momentum", "nesterov", "schedule", "warmup"),
+    *("clip_norm", "loss_reduction", "start"),
+)
+
+
+def check_finetune_overrides(overrides: Iterable[str]) -> None:
+    """Raise on overrides that would do nothing where the classifier alone is trained."""
+    fixed = stage_of(Config()).train
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if key in _FINETUNE_TWINS:
+            raise wrong("set", f"{_FINETUNE_TWINS[key]}, which counts where the classifier alone is trained", key)
+        name = key.removeprefix("train.")
+        if key.startswith("train.") and name in _FINETUNE_FIXED:
+            value = getattr(fixed, name)
+            raise wrong("set", f"without {key}, which is {value} where the classifier alone is trained", key)

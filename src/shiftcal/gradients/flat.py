@@ -1,0 +1,135 @@
+"""Gradients of one or two losses as one vector, and a vector back into `.grad`.
+
+Each parameter's gradient lies in the vector in the order of its parameter's memory, so that nothing is transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from shiftcal._errors import wrong
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The main loss's gradient and, where there is a constraint, that of the constrained parameters, in one vector.
+
+    Attributes:
+        vector: The main gradient of all parameters, then the constraint's of the first ones.
+        size: The length of the main gradient.
+        used: Which parameters had a part in a loss; the others get no gradient.
+    """
+
+    vector: Float[Tensor, " both"]
+    size: int
+    used: tuple[bool, ...]
+
+    @property
+    def main(self) -> Float[Tensor, " n"]:
+        """The main loss's gradient."""
+        return self.vector[: self.size]
+
+    @property
+    def constraint(self) -> Float[Tensor, " m"]:
+        """The constraint's gradient, that of the first parameters; empty without a constraint."""
+        return self.vector[self.size :]
+
+    def add(self, other: Gradients, share: float = 1.0) -> Gradients:
+        """Add a share of another batch's gradients, in place."""
+        used = tuple(a or b for a, b in zip(self.used, other.used, strict=True))
+        return replace(self, vector=self.vector.add_(other.vector, alpha=share), used=used)
+
+    def scale(self, share: float) -> Gradients:
+        """Scale both, in place."""
+        return self if share == 1 else replace(self, vector=self.vector.mul_(share))
+
+
+def constrained_first(
+    parameters: Iterable[Tensor], constrained: Iterable[Tensor] | None = None
+) -> tuple[list[Tensor], int]:
+    """List the parameters that require a gradient, the constrained ones first, and count those; None means all."""
+    trainable = [p for p in parameters if p.requires_grad]
+    if constrained is None:
+        return trainable, len(trainable)
+    chosen = {id(p) for p in constrained if p.requires_grad}
+    first = [p for p in trainable if id(p) in chosen]
+    if not first or len(first) < len(chosen):
+        raise wrong("constrained", "some of `parameters` that require a gradient", f"{len(first)} of {len(chosen)}")
+    return first + [p for p in trainable if id(p) not in chosen], len(first)
+
+
+def flat_gradients(
+    main_loss: Float[Tensor, ""],
+    constraint_loss: Float[Tensor, ""] | None,
+    parameters: Sequence[Tensor],
+    constrained: int = 0,
+) -> Gradients:
+    """Differentiate a loss for all parameters and, where there is one, a constraint for the first `constrained`."""
+    # Both graphs are kept until both gradients are out: they may share a forward pass.
+    main = torch.autograd.grad(main_loss, parameters, retain_graph=constraint_loss is not None, allow_unused=True)
+    second: tuple[Tensor | None, ...] = ()
+    if constraint_loss is not None:
+        second = torch.autograd.grad(constraint_loss, parameters[:constrained], allow_unused=True)
+    used = tuple(a is not None or b is not None for a, b in zip_longest(main, second))
+    dtype = widest(parameters)
+    pieces = _flattened(main, parameters, dtype) + _flattened(second, parameters[: len(second)], dtype)
+    return Gradients(torch.cat(pieces), sum(p.numel() for p in parameters), used)
+
+
+def widest(parameters: Sequence[Tensor]) -> torch.dtype:
+    """Return the type of a flat gradient: float32 at least, since a long dot product overflows in half precision."""
+    dtype = torch.float32
+    for p in parameters:
+        dtype = torch.promote_types(dtype, p.dtype)
+    return dtype
+
+
+def write_gradients(
+    vector: Float[Tensor, " n"], parameters: Sequence[Tensor], used: Sequence[bool], *, accumulate: bool = False
+) -> None:
+    """Cut a vector into gradients with the shape, type and memory order of their parameters, and set `.grad`.
+
+    With `accumulate` they are added to what is there, as `Tensor.backward` does; otherwise they replace it.
+    """
+    for p, piece, wanted in zip(parameters, split(vector, parameters), used, strict=True):
+        if accumulate and (not wanted or p.grad is not None):
+            if wanted and p.grad is not None:
+                p.grad += piece.to(p.dtype)
+            continue
+        p.grad = piece.to(p.dtype) if wanted else None
+
+
+def split(vector: Float[Tensor, " n"], parameters: Sequence[Tensor]) -> list[Tensor]:
+    """View the pieces of a vector as tensors with the shape and memory order of the parameters."""
+    pieces = vector.split([p.numel() for p in parameters])
+    return [_shaped(piece, p) for piece, p in zip(pieces, parameters, strict=True)]
+
+
+def _flattened(parts: Sequence[Tensor | None], parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    pieces = [torch.zeros_like(p) if g is None else laid_out(g, p) for g, p in zip(parts, parameters, strict=True)]
+    return [piece.permute(_memory_order(piece)).reshape(-1).to(dtype) for piece in pieces]
+
+
+def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient with the strides of its parameter, which it mostly has."""
+    axes = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
+    if all(own == other for own, other, size in axes if size > 1):
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+
+
+def _memory_order(tensor: Tensor) -> list[int]:
+    strides = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda axis: (-strides[axis], axis))
+
+
+def _shaped(piece: Tensor, parameter: Tensor) -> Tensor:
+    order = _memory_order(parameter)
+    inverse = sorted(range(parameter.ndim), key=order.__getitem__)
+    return piece.view([parameter.shape[axis] for axis in order]).permute(inverse)

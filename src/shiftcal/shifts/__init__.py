@@ -1,0 +1,1 @@
+"""Shifts: clean images in, shifted images out; made as they are used, read from disk, or written to it."""

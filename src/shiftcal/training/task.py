@@ -1,0 +1,82 @@
+"""What is trained on what: a method, samples, and how they become a step's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from shiftcal.data.epoch import MixedEpoch, seeded
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import Split
+from shiftcal.filtering import LowPassPolicy
+from shiftcal.methods import LowPass, Method
+from shiftcal.training.inputs import Preparation, Prepare
+from shiftcal.training.settings import FilterSettings, TrainSettings
+
+_STATISTICS = 200  # batches from which the statistics of batch-norm are taken anew
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on what.
+
+    Attributes:
+        name: The method's name, for messages.
+        method: Its row.
+        settings: Length, batch size and schedule.
+        policy: The low-pass filter after the warm-up.
+        seed: Where all randomness comes from.
+        train: The training samples, on the device of the model.
+        prepare: What makes a batch of them a step's inputs.
+        validate: Measures a model on the validation samples, if there are any.
+    """
+
+    name: str
+    method: Method
+    settings: TrainSettings
+    policy: LowPassPolicy
+    seed: int
+    train: Split
+    prepare: Prepare
+    validate: Callable[[nn.Module], dict[str, float]] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one pass through the training set, the smaller last one included."""
+        return -(-len(self.train) // self.settings.step_size)
+
+    def is_active(self, epoch: int) -> bool:
+        """Tell whether the warm-up is over: filter and constraint are on."""
+        return epoch >= self.settings.start_epoch
+
+    def epoch(self, number: int) -> MixedEpoch:
+        """Draw what an epoch trains on."""
+        filtered = self.method.low_pass is not None and self.is_active(number)
+        policy = self.policy if filtered else replace(self.policy, ratio=0.0, after_augment=False)
+        return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number)
+
+    def unseen_images(self, device: torch.device) -> Iterator[Tensor]:
+        """Yield images as a step takes them, of an epoch that no step saw: for the statistics of batch-norm."""
+        number = self.settings.epochs
+        augment, of_method = (seeded(self.seed, number, name, device) for name in ("augment", "method augment"))
+        for batch in islice(self.epoch(number).batches(self.settings.batch_size), _STATISTICS):
+            yield self.prepare(batch, augment, of_method).images
+
+
+def low_pass_policy(method: Method, settings: FilterSettings) -> LowPassPolicy:
+    """Return the filter of a method's row, with the share and the strengths of a recipe."""
+    cell = method.low_pass or LowPass()
+    strengths = settings.radii if cell.filter == "fft" else settings.qualities
+    return LowPassPolicy(settings.ratio, strengths, cell.filter, cell.subsampling, cell.redraw, cell.after_augment)
+
+
+def preparation(
+    method: Method, settings: TrainSettings, policy: LowPassPolicy, preprocess: Preprocessing
+) -> Preparation:
+    """Return what makes stored images a method's inputs."""
+    truncate = method.low_pass is not None and method.low_pass.truncate
+    return Preparation(settings.augment, method.augment, preprocess, policy, truncate)

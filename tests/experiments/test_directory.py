@@ -1,0 +1,86 @@
+"""The directory of a run: whose it is, and one process at a time in it."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiftcal._io import is_free
+from shiftcal.experiments import directory
+
+CONFIG = {"method": "fgr", "train": {"epochs": 3, "milestones": (1, 2)}}
+
+
+def test_claims_a_new_or_empty_directory(tmp_path: Path) -> None:
+    directory.claim(tmp_path, CONFIG, resume=False)
+    directory.claim(tmp_path / "a" / "b", CONFIG, resume=True)
+    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["method"] == "fgr"
+
+
+def test_the_same_run_needs_resume_and_another_is_refused(tmp_path: Path) -> None:
+    directory.claim(tmp_path, CONFIG, resume=False)
+    (tmp_path / "checkpoints" / "epoch-0001").mkdir(parents=True)
+    directory.claim(tmp_path, CONFIG, resume=True)
+    with pytest.raises(ValueError, match=r"--resume continues a run.*holds this run already"):
+        directory.claim(tmp_path, CONFIG, resume=False)
+    other = {"method": "fgr", "train": {"epochs": 4, "milestones": (1, 2)}}
+    before = (tmp_path / "config.json").read_bytes()
+    for resume in (True, False):
+        with pytest.raises(ValueError, match=r"where another run has train.epochs = 3 instead of 4"):
+            directory.claim(tmp_path, other, resume=resume)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_what_a_run_left_before_its_first_checkpoint_is_in_nobodys_way(tmp_path: Path) -> None:
+    directory.claim(tmp_path, CONFIG, resume=False)
+    (tmp_path / "bad-batch.json").write_text("{}")
+    (tmp_path / "checkpoints" / ".epoch-0001.tmp").mkdir(parents=True)
+    assert not is_free(tmp_path), "in that of anything but a run it is"
+    other = CONFIG | {"method": "ce"}
+    directory.claim(tmp_path, other, resume=False)
+    assert json.loads((tmp_path / "config.json").read_text())["method"] == "ce"
+
+
+def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom shiftcal.experiments.directory import locked\n"
+        f"with locked(Path({str(tmp_path)!r})): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    refused = rf"no other process trains. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
+    with pytest.raises(ValueError, match=refused), directory.locked(tmp_path):
+        raise AssertionError
+    holder.kill()  # the lock ends with its process, however that ends
+    holder.communicate()
+    with directory.locked(tmp_path):
+        assert list(tmp_path.iterdir()), "held"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(directory.fcntl, "lockf", lockf)
+    with directory.locked(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(
+        ValueError, match=r"`out` should be empty, new, or the directory of a run. .*which holds other files"
+    ):
+        directory.claim(tmp_path, CONFIG, resume=True)
+    with pytest.raises(ValueError, match=r"`out` should be a directory"):
+        directory.claim(tmp_path / "thesis.tex", CONFIG, resume=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.123.tmp").write_text("{")
+    directory.claim(tmp_path, CONFIG, resume=False)

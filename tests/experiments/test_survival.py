@@ -1,0 +1,417 @@
+"""Checkpoints, interruptions and damage. Processes that are killed for good are in test_kill.py."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import finish, run_with, same_weights
+from stand_ins import write_class_folders
+
+from shiftcal import data
+from shiftcal.auditing.grid import evaluate
+from shiftcal.experiments import checkpoint
+from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.interrupt import Interrupt
+from shiftcal.experiments.run import Trained, restore, train
+from shiftcal.experiments.setup import load_dataset, set_up
+from shiftcal.methods import METHODS
+from shiftcal.training import loop
+from shiftcal.training.state import TrainState
+
+SIZES = ["data.train=200", "data.validation=40", "data.test=40", "train.epochs=4", "train.batch_size=32"]
+
+
+def config(*words: str) -> Config:
+    return load_config("demo", ["method=fgr", "filter.ratio=0.1", "train.start=0.25", *SIZES, *words])
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return load_dataset(config())
+
+
+def same(a: Trained, b: Trained) -> bool:
+    return same_weights(a.model, b.model)
+
+
+def losses(run: Trained) -> list[Any]:
+    return [
+        (entry["loss"], entry["accuracy"], entry.get("conflict_rate"), entry["validation"]) for entry in run.history
+    ]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    step = loop.Engine.step
+
+    def install(number_of_step: int, number: int) -> None:
+        left = [number_of_step]
+
+        def watched(*arguments: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+            step(*arguments)
+
+        monkeypatch.setattr(loop.Engine, "step", watched)
+
+    return install
+
+
+# At an epoch's last step and in the middle of the second; the others take as long again.
+STEPS = [7, 10, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 20))]
+
+
+@pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", "fgr+augmix"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_stopped_run_ends_as_one_never_stopped(
+    method: str, step: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    """Seven steps an epoch: at the first, in the middle, at the last, and in the phase with the constraint."""
+    settings = config(f"method={method}")
+    whole = train(settings, dataset, progress=False)
+    stop_at(step, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, dataset, checkpoints=tmp_path, progress=False)
+    at = checkpoint.name_of(step // 7, step % 7)
+    assert names(tmp_path)[-1] == at or at in names(tmp_path)
+    resumed = train(settings, dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, resumed)
+    assert losses(resumed) == losses(whole)
+
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_with_their_code_and_the_handlers_come_back(
+    number: int, code: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    kept = signal.signal(number, signal.SIG_DFL)  # nohup lets SIGHUP be ignored
+    before = [signal.getsignal(n) for n in HEARD]
+    stop_at(4, number)
+    with pytest.raises(SystemExit) as caught:
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert caught.value.code == code
+    assert "epoch-0000-step-0000004" in names(tmp_path)
+    assert [signal.getsignal(n) for n in HEARD] == before
+    signal.signal(number, kept)
+
+
+def test_under_nohup_a_lost_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.01)
+        assert interrupt.asked is None
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_is_not_listened_to() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        assert interrupt.asked == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_without_checkpoints_or_in_a_thread_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt(enabled=False):
+        assert signal.getsignal(signal.SIGINT) is before
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(Interrupt()._enabled))
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_run_resumed_after_an_epoch_ends_with_the_same_weights(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    row = METHODS["fgr"]
+    changed = replace(row, constraint=replace(row.constraint, momentum=momentum))
+    monkeypatch.setitem(METHODS, "fgr", changed)
+    whole = train(config(), dataset, checkpoints=tmp_path / "whole", progress=False)
+    last = [name for name in names(tmp_path / "whole") if name.startswith("epoch")]
+    assert last == ["epoch-0003", "epoch-0004"]
+    shutil.rmtree(tmp_path / "whole" / "epoch-0004")
+    resumed = set_up(config(), dataset)
+    assert restore(resumed.state, config(), tmp_path / "whole").name == "epoch-0003"
+    assert resumed.state.epochs_done == 3
+    assert same_weights(whole.model, finish(resumed, config()).state.model)
+
+
+def test_the_best_is_kept_beside_the_last_two(dataset: data.Dataset, tmp_path: Path) -> None:
+    run = train(config("train.epochs=6"), dataset, checkpoints=tmp_path, progress=False)
+    nll = [entry["validation"]["nll"] for entry in run.history]
+    best = 1 + nll.index(min(nll))
+    assert names(tmp_path) == [f"best-epoch-{best:04d}", "epoch-0005", "epoch-0006"]
+    for path in tmp_path.glob("epoch-*"):
+        shutil.rmtree(path)
+    other = set_up(config("train.epochs=6"), dataset)
+    restore(other.state, config("train.epochs=6"), tmp_path)
+    assert other.task.validate(other.state.model) == pytest.approx(run.history[best - 1]["validation"])
+
+
+def test_validation_is_that_of_the_model_in_evaluation_mode(dataset: data.Dataset) -> None:
+    run = train(config(), dataset, progress=False)
+    expected = evaluate(run.model, dataset, preprocess=run.preprocess, progress=False).validation
+    for name, value in run.history[-1]["validation"].items():
+        assert value == pytest.approx(getattr(expected, name), rel=1e-6)
+    assert run.history[-1]["images_per_second"] > 0
+    assert run.history[-1]["memory"] > 10**6
+
+
+def test_checkpoints_of_an_earlier_version_are_resumed(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: Callable[[int, int], None]
+) -> None:
+    """One without keys that came later, and with another word for what an interrupted epoch left."""
+    whole = TrainState.state_dict
+    settings = config()
+    expected = train(settings, dataset, progress=False)
+
+    def as_it_was(self: TrainState) -> dict[str, Any]:
+        state = whole(self)
+        state["within"] = state.pop("partial")
+        del state["best"], state["average"]
+        return state
+
+    monkeypatch.setattr(TrainState, "state_dict", as_it_was)
+    stop_at(10, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, dataset, checkpoints=tmp_path, progress=False)
+    monkeypatch.undo()
+    assert same(expected, train(settings, dataset, checkpoints=tmp_path, resume=True, progress=False))
+
+
+def test_checkpoints_of_another_run_are_refused(dataset: data.Dataset, tmp_path: Path) -> None:
+    train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match="`checkpoints` should be a directory without checkpoints"):
+        train(config("train.epochs=1"), dataset, checkpoints=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"`checkpoints` should be those of the same run. .*seed = 0 instead of 5"):
+        train(config("train.epochs=1", "seed=5"), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["state.pt", "model.safetensors", "history.json", "checksums.json"])
+@pytest.mark.parametrize("damage", [_flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:10])])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    file: str, damage: Callable[[Path], None], dataset: data.Dataset, tmp_path: Path
+) -> None:
+    whole = train(config(), dataset, checkpoints=tmp_path, progress=False)
+    damage(tmp_path / "epoch-0004" / file)
+    with pytest.warns(UserWarning, match=r"`checkpoint` should be whole. .*epoch-0004.*epoch-0003 is tried instead"):
+        resumed = train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, resumed)
+    for path in tmp_path.glob("*"):
+        with suppress(FileNotFoundError):
+            damage(path / file)
+    with (
+        pytest.warns(UserWarning, match="epoch-000"),
+        pytest.raises(ValueError, match=r"a whole checkpoint \(remove it to train from the beginning\)"),
+    ):
+        train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+
+
+def test_where_the_last_ones_are_damaged_the_best_is_taken(dataset: data.Dataset, tmp_path: Path) -> None:
+    whole = train(config(), dataset, checkpoints=tmp_path, progress=False)
+    (best,) = tmp_path.glob("best-*")
+    for path in tmp_path.glob("epoch-*"):
+        (path / "state.pt").unlink()
+    with pytest.warns(UserWarning, match=r"epoch-000. is tried instead") as said:
+        resumed = train(config(), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert f"{best.name} is tried instead" in str(said[-1].message)
+    assert same(whole, resumed)
+
+
+def test_it_says_where_it_resumes(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_at(10, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path)
+    assert "resumes" not in capsys.readouterr().out
+    train(config(), dataset, checkpoints=tmp_path, resume=True)
+    assert "resumes from epoch-0001-step-0000003" in capsys.readouterr().out
+    train(config(), dataset, checkpoints=tmp_path, resume=True)
+    assert "resumes" not in capsys.readouterr().out, "there was nothing left to do"
+
+
+def test_a_full_disk_does_not_stop_training(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = checkpoint.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if "epoch-0003" in str(path) or "epoch-0004" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    run = train(config(), dataset, checkpoints=tmp_path)
+    assert len(run.history) == 4
+    assert [name for name in names(tmp_path) if "best" not in name] == ["epoch-0001", "epoch-0002"]
+    said = capsys.readouterr().out
+    assert said.count("WARNING: ") == 2
+    assert "epoch-0003 could not be written, training continues without it: [Errno 28]" in said
+
+
+def test_a_batch_that_breaks_the_gradient_is_written_down(dataset: data.Dataset, tmp_path: Path) -> None:
+    settings = config("method=ce", "train.learning_rate=1e30", "train.warmup=0.0")
+    with pytest.raises(FloatingPointError, match=r"method 'ce' was not finite at step 2 of epoch 1.*bad-batch.json"):
+        train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "bad-batch.json").read_text())
+    assert batch["indices"] == set_up(settings, dataset).task.epoch(0).indices(32)[1].tolist()
+    assert (batch["epoch"], batch["step"], batch["method"]) == (1, 2, "ce")
+    assert "files" not in batch, "these images come from no files"
+    settings = config("train.learning_rate=1e30", "train.warmup=0.0", "train.start=0", "filter.ratio=0.3")
+    with pytest.raises(FloatingPointError, match=r"method 'fgr'"):
+        train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "bad-batch.json").read_text())
+    filtered = set_up(settings, dataset).task.epoch(0).filtered[torch.tensor(batch["indices"])]
+    assert batch["filtered"] == filtered.tolist()
+    assert 0 < sum(batch["filtered"]) < 16
+
+
+def test_a_batch_that_breaks_the_gradient_is_named_by_its_files(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 60)
+    words = [f"data.root={json.dumps(str(tmp_path / 'images'))}", "data.loader=stream", "data.workers=0"]
+    words += ["data.size=16", "train.model=small", "train.batch_size=16", "train.learning_rate=1e30"]
+    settings = load_config("folder", ["method=ce", "train.warmup=0.0", *words])
+    with pytest.raises(FloatingPointError, match=r"bad-batch.json"):
+        train(settings, checkpoints=tmp_path / "run" / "checkpoints", progress=False)
+    batch = json.loads((tmp_path / "run" / "bad-batch.json").read_text())
+    files = load_dataset(settings).train.files
+    assert batch["files"] == [str(files[place]) for place in batch["indices"]]
+
+
+def test_deterministic_runs_are_the_same_and_leave_torch_as_it_was(dataset: data.Dataset) -> None:
+    seen = []
+
+    class Watch(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3072, 8)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.are_deterministic_algorithms_enabled())
+            return self.layer(images.flatten(1))
+
+    settings = config("engine.deterministic=true", "train.epochs=1")
+    run_with(settings, dataset, Watch())
+    assert all(seen)
+    assert not torch.are_deterministic_algorithms_enabled()
+    first, second = (train(settings, dataset, progress=False) for _ in range(2))
+    assert same(first, second)
+
+
+def test_a_stop_in_an_epoch_leaves_the_best_one_alone(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    stop_at(10, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert [name for name in names(tmp_path) if "best" in name] == ["best-epoch-0001"]
+
+
+def test_statistics_are_those_of_all_ranks_when_a_run_pauses(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def averaged(model: torch.nn.Module) -> None:
+        model.features[0][0][1].running_mean.fill_(7.0)
+
+    monkeypatch.setattr(loop, "average_statistics", averaged)
+    stop_at(3, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    resumed = set_up(config(), dataset)
+    restore(resumed.state, config(), tmp_path)
+    assert (resumed.state.model.features[0][0][1].running_mean == 7.0).all()
+
+
+def test_seconds_before_a_stop_count(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    stop_at(3, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), dataset, checkpoints=tmp_path, progress=False)
+    run = set_up(config(), dataset)
+    restore(run.state, config(), tmp_path)
+    assert 0 < run.state.partial["seconds"] < 1000
+    run.state.partial["seconds"] = 1000.0
+    stop_at(2, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        finish(run, config(), tmp_path / "again")
+    assert run.state.partial["seconds"] > 1000
+    assert run.state.partial["steps"] == 5
+    finish(run, config())
+    assert run.state.history[0]["seconds"] > 1000 > run.state.history[1]["seconds"]
+
+
+def test_one_checkpoint_is_written_at_a_time_and_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most, stored = [0], [0], []
+
+    def slow(directory: Path, name: str, tensors: dict[str, torch.Tensor], state: Any, _: bytes) -> Path:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.1)
+        stored.append((name, tensors["weight"].item(), state["momentum"].item()))
+        inside[0] -= 1
+        return directory / name
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    model, momentum = torch.nn.Linear(1, 1), torch.zeros(())
+    saver = checkpoint.Saver(tmp_path)
+    for value in (1.0, 2.0, 3.0):
+        with torch.no_grad():
+            model.weight.fill_(value)
+            momentum.fill_(value)
+        saver.save(f"epoch-{value:.0f}", model, {"momentum": momentum}, [])
+    with torch.no_grad():  # training goes on while it is written
+        model.weight.fill_(9.0)
+        momentum.fill_(9.0)
+    saver.wait()
+    assert most == [1]
+    assert stored == [("epoch-1", 1.0, 1.0), ("epoch-2", 2.0, 2.0), ("epoch-3", 3.0, 3.0)]
+
+
+def test_a_checkpoint_is_safe_before_an_older_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, calls = {"weight": torch.ones(1)}, []
+    for name in ("epoch-0001", "epoch-0002"):
+        checkpoint.write(tmp_path, name, tensors, {}, b"[]")
+    rename, remove, sync = Path.rename, shutil.rmtree, checkpoint._sync
+    monkeypatch.setattr(Path, "rename", lambda a, b: (calls.append(f"rename {b.name}"), rename(a, b))[1])
+    monkeypatch.setattr(checkpoint, "_sync", lambda path: (calls.append(f"sync {path.name}"), sync(path))[1])
+
+    def removing(path: Path, **options: Any) -> None:
+        calls.extend([f"remove {path.name}"] if path.exists() else [])
+        remove(path, **options)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", removing)
+    checkpoint.write(tmp_path, "epoch-0003", tensors, {}, b"[]")
+    assert calls == ["rename epoch-0003", f"sync {tmp_path.name}", "remove epoch-0001"]
