@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 
-.PHONY: help demo test test-slow lint format benchmark clean
+.PHONY: help demo test test-slow coverage lint format benchmark clean
 
 help:
 	@echo "make demo       train cross-entropy and FGR on the embedded data set, write runs/demo/report.html"
 	@echo "make test       lint, types, layers and all tests but the slow ones"
 	@echo "make test-slow  the slow tests"
+	@echo "make coverage   which lines the tests run"
 	@echo "make benchmark  speed as ratios to named peers"
 	@echo "make format     format the code"
 
@@ -37,7 +38,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow" -n 2 --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+
+coverage: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests -m slow --durations=10

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,20 @@ def test_recipes_are_listed_and_shown() -> None:
 
 def test_version() -> None:
     assert invoke("--version")[:2] == (0, "shiftcal 0.1.0\n")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid of one finished run, to be copied."""
+    out = tmp_path_factory.mktemp("finished") / "grid"
+    assert invoke("bench", "demo", *OPTIONS, "--methods", "ce", "--out", out)[0] == 0
+    return out
+
+
+@pytest.fixture
+def grid_of_one(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished grid with one run, ce-0."""
+    return Path(shutil.copytree(finished, tmp_path / "grid"))
 
 
 def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
@@ -208,18 +223,17 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert invoke("train", "demo", *OPTIONS, "--out", out)[0] == 0
+def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(grid_of_one: Path) -> None:
+    out, options = grid_of_one / "ce-0", [*OPTIONS, "--set", "method=ce"]
     for word in ("engine.capture=off", "engine.compile=off", "data.workers=1"):
-        code, stdout, stderr = invoke("train", "demo", *OPTIONS, "--set", word, "--out", out, "--resume")
+        code, stdout, stderr = invoke("train", "demo", *options, "--set", word, "--out", out, "--resume")
         assert (code, "finished earlier" in stdout) == (0, True), stderr
-    assert invoke("train", "demo", *OPTIONS, "--set", "engine.precision=bf16", "--out", out, "--resume")[0] == 2
+    assert invoke("train", "demo", *options, "--set", "engine.precision=bf16", "--out", out, "--resume")[0] == 2
     config = json.loads((out / "config.json").read_text())
     del config["engine"], config["finetune"], config["train"]["optimizer"]
     (out / "config.json").write_text(json.dumps(config))
-    assert invoke("train", "demo", *OPTIONS, "--out", out, "--resume")[0] == 0
-    code, _, stderr = invoke("train", "demo", *OPTIONS, "--set", "train.optimizer=adam", "--out", out, "--resume")
+    assert invoke("train", "demo", *options, "--out", out, "--resume")[0] == 0
+    code, _, stderr = invoke("train", "demo", *options, "--set", "train.optimizer=adam", "--out", out, "--resume")
     assert (code, "another run has train.optimizer = sgd instead of adam" in stderr) == (2, True)
 
 
@@ -299,9 +313,8 @@ def test_bad_input_is_one_line_and_writes_nothing(words: list[str], message: str
     assert not (tmp_path / "X").exists()
 
 
-def test_a_directory_with_another_run_is_left_as_it_was(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert invoke("train", "demo", *OPTIONS, "--set", "method=ce", "--out", out)[0] == 0
+def test_a_directory_with_another_run_is_left_as_it_was(grid_of_one: Path) -> None:
+    out = grid_of_one / "ce-0"
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     code, _, stderr = invoke("train", "demo", *OPTIONS, "--set", "method=fgr", "--out", out, "--resume")
     assert code == 2
@@ -344,16 +357,15 @@ def test_a_place_that_cannot_be_written(place: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(grid_of_one: Path) -> None:
     # The real thing without a real full disk: no file of this process may grow beyond 100 kB, less than a checkpoint.
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
-    out = tmp_path / "run"
-    assert shiftcal("train", "demo", *OPTIONS, "--out", out).returncode == 0
+    out, options = grid_of_one / "ce-0", [*OPTIONS, "--set", "method=ce"]
     (out / "record.json").unlink()
     before = {p: p.read_bytes() for p in (out / "checkpoints").rglob("*") if p.is_file()}
-    again = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume", preexec_fn=limit)
+    again = shiftcal("train", "demo", *options, "--out", out, "--resume", preexec_fn=limit)
     assert again.returncode == 1
     assert again.stderr.startswith("Parameter `out` should be a directory with room that can be written. Found")
     assert again.stderr.count("\n") == 1
@@ -415,10 +427,9 @@ def test_warnings_are_for_the_user(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["record.json", "model.safetensors"])
 @pytest.mark.parametrize("keep", [40, None])
-def test_what_a_finished_run_lost_is_made_again(file: str, keep: int | None, tmp_path: Path) -> None:
-    out = tmp_path / "grid"
+def test_what_a_finished_run_lost_is_made_again(file: str, keep: int | None, grid_of_one: Path) -> None:
+    out = grid_of_one
     words = ["bench", "demo", *OPTIONS, "--methods", "ce", "--out", out]
-    assert invoke(*words)[0] == 0
     lost = out / "ce-0" / file
     whole, weights = lost.read_bytes(), (out / "ce-0" / "model.safetensors").read_bytes()
     lost.unlink()
@@ -462,12 +473,11 @@ def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatc
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_neighbours_damaged_record_is_found_before_anything_is_trained(tmp_path: Path) -> None:
-    assert invoke("bench", "demo", *OPTIONS, "--methods", "ce", "--out", tmp_path)[0] == 0
-    (tmp_path / "ce-0" / "record.json").write_text("{")
-    code, _, stderr = invoke("bench", "demo", *OPTIONS, "--methods", "dfl", "--out", tmp_path)
-    assert (code, str(tmp_path / "ce-0" / "record.json") in stderr) == (2, True), stderr
-    assert not (tmp_path / "dfl-0").exists()
+def test_a_neighbours_damaged_record_is_found_before_anything_is_trained(grid_of_one: Path) -> None:
+    (grid_of_one / "ce-0" / "record.json").write_text("{")
+    code, _, stderr = invoke("bench", "demo", *OPTIONS, "--methods", "dfl", "--out", grid_of_one)
+    assert (code, str(grid_of_one / "ce-0" / "record.json") in stderr) == (2, True), stderr
+    assert not (grid_of_one / "dfl-0").exists()
 
 
 def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 STEPS = [7, 10, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 20))]
 
 
-@pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", "fgr+augmix"])
+AUGMIX = pytest.param("fgr+augmix", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", AUGMIX])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_stopped_run_ends_as_one_never_stopped(
     method: str, step: int, dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]

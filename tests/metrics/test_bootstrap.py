@@ -36,10 +36,12 @@ def coverage(sharpness: float, method: str, *, draws: int = 60, n: int = 1000) -
     return hits / draws
 
 
+@pytest.mark.slow
 def test_of_the_calibration_error_contains_the_truth_about_as_often_as_it_says() -> None:
     assert coverage(2.0, "basic") >= 0.85
 
 
+@pytest.mark.slow
 def test_the_basic_interval_is_better_than_the_percentile_one_for_a_calibrated_model() -> None:
     assert coverage(1.0, "basic") > 0.4
     assert coverage(1.0, "percentile") == 0

@@ -21,6 +21,9 @@ SIDES = {"cifar": 32, "tiny-imagenet": 64, "imagenet": 224}
 DETERMINISTIC = [name for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS) if name not in RANDOM]
 needs_magick = pytest.mark.skipif(reference.WandImage is None, reason="needs ImageMagick (apt install imagemagick)")
 
+# All five, two of them among the slow tests.
+EACH = [pytest.param(s, marks=pytest.mark.slow) if s in (2, 4) else s for s in SEVERITIES]
+
 
 def of(names: object) -> list[object]:
     return [pytest.param(n, marks=needs_magick if n in ("motion_blur", "snow") else ()) for n in sorted(names)]
@@ -34,7 +37,7 @@ def by_reference(images: torch.Tensor, name: str, severity: int, constants: str,
 
 
 @pytest.mark.parametrize(("constants", "count"), [("cifar", 200), ("tiny-imagenet", 40), ("imagenet", 6)])
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", EACH)
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_deterministic_ones_agree_pixel_by_pixel(name: str, severity: int, constants: str, count: int) -> None:
     images = make_natural_images(count, SIDES[constants], SIDES[constants])
@@ -60,7 +63,7 @@ def compare(images: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor, *, s
     assert energy == pytest.approx(expected_energy, rel=0.07 * slack)
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", EACH)
 @pytest.mark.parametrize("name", of(RANDOM - {"frost"}))
 def test_random_ones_have_the_same_strength(name: str, severity: int) -> None:
     images = make_natural_images(1000, 32, 32)
@@ -68,7 +71,7 @@ def test_random_ones_have_the_same_strength(name: str, severity: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", EACH)
 @pytest.mark.parametrize("name", of(RANDOM - {"frost"}))
 def test_random_ones_have_the_same_strength_at_64(name: str, severity: int) -> None:
     images = make_natural_images(300, 64, 64)
@@ -77,7 +80,7 @@ def test_random_ones_have_the_same_strength_at_64(name: str, severity: int) -> N
 
 
 @pytest.mark.parametrize(("constants", "scale"), [("cifar", 0.2), ("tiny-imagenet", 0.3)])
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", EACH)
 def test_frost_has_the_same_strength(severity: int, constants: str, scale: float, tmp_path: Path) -> None:
     write_textures(tmp_path, size=(700, 500))
     images = make_natural_images(1000, SIDES[constants], SIDES[constants])
@@ -87,7 +90,7 @@ def test_frost_has_the_same_strength(severity: int, constants: str, scale: float
     compare(images, corrupt(images, "frost", severity, constants=constants, frost=tmp_path), theirs)
 
 
-@pytest.mark.parametrize("severity", [1, 2, 5])
+@pytest.mark.parametrize("severity", [pytest.param(1, marks=pytest.mark.slow), 2, 5])
 def test_elastic_transform_has_the_strength_of_the_generator_for_large_images(severity: int) -> None:
     # That one counts in units of 244 where images have 224 pixels.
     images = make_natural_images(60, 224, 224)

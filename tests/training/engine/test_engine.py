@@ -124,7 +124,7 @@ def test_whole_batches_go_through_what_is_compiled(
     assert calls == []
 
 
-QUICK = ("ce", "augmix", "fgr", "fgr-shared", "fgr-ema")
+QUICK = ("ce", "fgr-released", "fgr-ema")
 
 
 @pytest.mark.parametrize(
