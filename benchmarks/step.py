@@ -1,29 +1,29 @@
 """A training step of shiftcal's engine against an eager PyTorch loop with autocast and foreach SGD, in one run.
 
-python benchmarks/step.py [resnet50] [--no-compile]
+python benchmarks/step.py [resnet50] [--no-compile] [--against DIRECTORY]
 
+Every contender is a process of its own: all are built at the same time, since compilation takes minutes, and then take
+their steps in turn, one at a time. With --against the same steps of another checkout of this repository take part.
 Without a GPU batches are small, and nothing is captured or in half precision: what is left to see is compilation.
 """
 
+import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
-
-from shiftcal import models
-from shiftcal.data import Dataset, MemorySplit, Preprocessing
-from shiftcal.experiments.config import load_config
-from shiftcal.experiments.setup import set_up
-from shiftcal.training.engine import Engine
-from shiftcal.training.schedule import set_learning_rate
-from shiftcal.training.totals import Totals
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 BATCH, STEPS, ROUNDS = (128, 60, 5) if CUDA else (32, 4, 5)
+METHODS = ("ce", "fgr-shared", "fgr")
 
 
-def dataset(count: int) -> Dataset:
+def dataset(count: int):
+    from shiftcal.data import Dataset, MemorySplit, Preprocessing
+
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     split = MemorySplit(images, torch.arange(len(images)) % 10)
@@ -31,8 +31,10 @@ def dataset(count: int) -> Dataset:
     return Dataset("noise", tuple(map(str, range(10))), preprocess, split, split, split)
 
 
-def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: model):
+def eager(name: str, data, batch_size: int = BATCH, wrap=lambda model: model):
     """The peer: what people write, with the data on the device."""
+    from shiftcal import models
+
     model = wrap(models.build(name, 10).to(DEVICE, memory_format=torch.channels_last))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, foreach=True)
     images, targets = data.train.images.to(DEVICE), data.train.targets.to(DEVICE)
@@ -50,7 +52,13 @@ def eager(name: str, data: Dataset, batch_size: int = BATCH, wrap=lambda model: 
     return steps
 
 
-def ours(name: str, data: Dataset, method: str, compile_: str):
+def ours(name: str, data, method: str, compile_: str):
+    from shiftcal.experiments.config import load_config
+    from shiftcal.experiments.setup import set_up
+    from shiftcal.training.engine import Engine
+    from shiftcal.training.schedule import set_learning_rate
+    from shiftcal.training.totals import Totals
+
     words = [f"method={method}", f"train.model={name}", f"train.batch_size={BATCH}", "train.augment=none"]
     config = load_config("demo", [*words, "train.epochs=1", "train.start=0", f"engine.compile={compile_}"])
     setup = set_up(config, data)
@@ -88,51 +96,79 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def peak(make) -> tuple[object, float]:
-    """Make the steps and take some; on a GPU, also tell the MiB that they took."""
-    if not CUDA:
-        steps = make()
-        steps()
-        return steps, float("nan")
-    wait()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    steps = make()
+def child(name: str, method: str, compile_: str) -> None:
+    """Build one contender and tell its memory; then, for every line that comes, take steps and tell their time."""
+    torch.backends.cudnn.benchmark = True
+    clock, data = time.perf_counter(), dataset(64 * BATCH)
+    steps = eager(name, data) if method == "eager" else ours(name, data, method, compile_)
     steps()
     wait()
-    return steps, (torch.cuda.max_memory_allocated() - before) / 2**20
+    taken = torch.cuda.max_memory_allocated() / 2**20 if CUDA else 0.0
+    answer(f"{time.perf_counter() - clock:.1f} {taken:.0f}")
+    for _ in sys.stdin:
+        answer(f"{milliseconds(steps):.4f}")
+
+
+def answer(text: str) -> None:
+    print(f"\n> {text}", flush=True)
+
+
+class Contender:
+    """A child process, and what it told."""
+
+    def __init__(self, tree: Path, name: str, method: str, compile_: str) -> None:
+        command = [sys.executable, str(tree / "benchmarks" / "step.py"), "--child", name, method, compile_]
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.times: list[float] = []
+
+    def told(self) -> list[float]:
+        for line in self.process.stdout:
+            if line.startswith("> "):
+                return [float(word) for word in line[2:].split()]
+        sys.exit("a contender failed")
+
+    def run(self) -> None:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.times += self.told()
 
 
 def main() -> None:
-    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "resnet50")
-    kinds = ["off"] if "--no-compile" in sys.argv else ["off", "on"]
-    torch.backends.cudnn.benchmark = True
-    data = dataset(64 * BATCH)
-    makers = {"eager": lambda: eager(name, data)}
+    words = sys.argv[1:]
+    other = Path(words.pop(words.index("--against") + 1)).resolve() if "--against" in words else None
+    name = next((word for word in words if not word.startswith("-")), "resnet50")
+    kinds = ["off"] if "--no-compile" in words else ["off", "on"]
+    here = Path(__file__).resolve().parents[1]
+    trees = {"": here} if other is None else {"": here, "other ": other}
+    contenders = {"eager": Contender(here, name, "eager", "off")}
     for kind in kinds:
         label = "compiled" if kind == "on" else "captured" if CUDA else "uncompiled"
-        for method in ("ce", "fgr-shared", "fgr"):
-            makers[f"{label} {method}"] = lambda method=method, kind=kind: ours(name, data, method, kind)
-    loops, memory = {}, {}
-    for key, make in makers.items():
-        clock = time.perf_counter()
-        loops[key], memory[key] = peak(make)
-        built = time.perf_counter() - clock
-        print(f"{key}: built in {built:.0f} s, {milliseconds(loops[key]):.2f} ms at first", file=sys.stderr, flush=True)
-    times = {key: [] for key in loops}
-    for _ in range(ROUNDS):
-        for key, steps in loops.items():
-            times[key].append(milliseconds(steps))
-    best = {key: min(values) for key, values in times.items()}
+        for method in METHODS:
+            for prefix, tree in trees.items():
+                contenders[f"{prefix}{label} {method}"] = Contender(tree, name, method, kind)
+    built = {key: contender.told() for key, contender in contenders.items()}
+    for _ in range(ROUNDS + 1):
+        for contender in contenders.values():
+            contender.run()
+    best = {key: min(contender.times[1:]) for key, contender in contenders.items()}
     print(f"{name}, batch {BATCH}, {torch.cuda.get_device_name() if CUDA else DEVICE}, torch {torch.__version__}")
     for key, value in best.items():
-        label = key.split()[0]
-        plain = best.get(f"{label} ce")
-        ratio = f"{value / plain:5.2f}x our plain step" if plain and key != f"{label} ce" else ""
-        taken = f"{memory[key]:7.0f} MiB" if CUDA else ""
-        print(f"{key:22} {value:7.2f} ms  {best['eager'] / value:5.2f}x eager  {taken}  {ratio}")
+        plain = best.get(f"{key.rpartition(' ')[0]} ce")
+        ratio = f"{value / plain:5.2f}x our plain step" if plain and not key.endswith(" ce") else ""
+        to_other = f"{value / best[f'other {key}']:6.3f}x the other's" if f"other {key}" in best else ""
+        taken = f"{built[key][1]:7.0f} MiB" if CUDA else ""
+        print(f"{key:28} {value:7.2f} ms  {best['eager'] / value:5.2f}x eager  {taken}  {ratio}  {to_other}")
+    print("built in " + ", ".join(f"{key} {seconds[0]:.0f} s" for key, seconds in built.items()))
+    for contender in contenders.values():
+        contender.process.stdin.close()
+        contender.process.wait()
 
 
 if __name__ == "__main__":
-    main()
+    if "--child" in sys.argv:
+        child(*sys.argv[2:])
+    else:
+        main()
