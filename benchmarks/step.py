@@ -118,7 +118,8 @@ class Contender:
 
     def __init__(self, tree: Path, name: str, method: str, compile_: str) -> None:
         command = [sys.executable, str(tree / "benchmarks" / "step.py"), "--child", name, method, compile_]
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+        path = os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
