@@ -3,13 +3,13 @@
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.run import complete
+from shiftcal.records import Bins, RunRecord
 from shiftcal.report.page import write_report
 
 pytestmark = pytest.mark.slow
@@ -20,34 +20,31 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
-def record(runs: Path, name: str, *overrides: str) -> dict[str, Any]:
+def record(runs: Path, name: str, *overrides: str) -> RunRecord:
     return complete(load_config("demo", list(overrides)), runs / name, resume=True, progress=False)
 
 
-def mean_confidence_and_accuracy(bins: dict[str, list[float]]) -> tuple[float, float]:
-    total = sum(bins["count"])
-    return tuple(
-        sum(n * v for n, v in zip(bins["count"], bins[key], strict=True)) / total for key in ("confidence", "accuracy")
-    )
+def mean_over(bins: Bins, values: tuple[float, ...]) -> float:
+    return sum(n * v for n, v in zip(bins.count, values, strict=True)) / sum(bins.count)
 
 
 def test_cross_entropy_learns_and_is_overconfident_under_shift(runs: Path) -> None:
-    evaluation = record(runs, "ce", "method=ce")["evaluation"]
-    assert evaluation["id"]["accuracy"] >= 0.9
-    assert evaluation["shifted"]["ece"] > 3 * evaluation["id"]["ece"]
-    confidence, accuracy = mean_confidence_and_accuracy(evaluation["reliability"]["shifted"])
-    assert confidence > accuracy + 0.05
+    evaluation = record(runs, "ce", "method=ce").evaluation
+    assert evaluation.clean.accuracy >= 0.9
+    assert evaluation.shifted.ece > 3 * evaluation.clean.ece
+    bins = evaluation.reliability.shifted
+    assert mean_over(bins, bins.confidence) > mean_over(bins, bins.accuracy) + 0.05
 
 
 def test_the_silhouette_alone_is_learnable(runs: Path) -> None:
-    evaluation = record(runs, "silhouette", "method=ce", "data.texture_amplitude=0")["evaluation"]
-    assert evaluation["id"]["accuracy"] >= 0.9
+    evaluation = record(runs, "silhouette", "method=ce", "data.texture_amplitude=0").evaluation
+    assert evaluation.clean.accuracy >= 0.9
 
 
 def test_fgr_is_better_calibrated_under_shift_at_the_same_accuracy(runs: Path) -> None:
-    ce, fgr = (record(runs, method, f"method={method}")["evaluation"] for method in ("ce", "fgr"))
-    assert fgr["shifted"]["ece"] < ce["shifted"]["ece"]
-    assert fgr["id"]["accuracy"] > ce["id"]["accuracy"] - 0.015
+    ce, fgr = (record(runs, method, f"method={method}").evaluation for method in ("ce", "fgr"))
+    assert fgr.shifted.ece < ce.shifted.ece
+    assert fgr.clean.accuracy > ce.clean.accuracy - 0.015
 
 
 def test_the_page_shows_its_pictures_in_a_browser(runs: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Errors: one format for wrong arguments, and exceptions with fields for what can fail besides."""
+"""Errors: one format for wrong arguments, and exceptions with fields for everything else that can fail."""
 
 from __future__ import annotations
 

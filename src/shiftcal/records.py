@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,10 +15,10 @@ from shiftcal._errors import ParameterError, RunDirectoryError, wrong
 from shiftcal._io import read_json, write_atomically
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
-GRID = ("records.jsonl", "records.jsonl.gz")
+GRID = ("records.jsonl", "records.jsonl.xz")
 SCHEMA = 3
 METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
-_DIGITS = 6  # significant digits of a compact record
+_DIGITS = 5  # significant digits of a compact record
 
 Count = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # sums of fractions may be off by a rounding
@@ -327,10 +327,10 @@ def load_records(place: Path) -> list[RunRecord]:
 
 
 def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
-    """Write records in a compact form, a line each, numbers rounded to what is significant; .gz compresses."""
+    """Write records in a compact form, a line each, numbers rounded to what is significant; .xz compresses."""
     lines = "".join(json.dumps(_rounded(json.loads(r.to_json())), separators=(",", ":")) + "\n" for r in records)
     data = lines.encode()
-    write_atomically(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_atomically(path, lzma.compress(data) if path.suffix == ".xz" else data)
 
 
 def read_grid(path: Path) -> list[RunRecord]:
@@ -343,11 +343,11 @@ def read_grid(path: Path) -> list[RunRecord]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         for number, line in enumerate(data.decode().splitlines(), start=1):
             if line.strip():
                 yield number, json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         raise wrong("path", "a file with a record in each line", f"{path}: {error}") from None
 
 

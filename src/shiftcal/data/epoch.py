@@ -192,11 +192,11 @@ def _from_features(split: FeatureSplit, epoch: MixedEpoch) -> Fetch:
 
     def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
         indices = iter(indices)
-        while several := list(islice(indices, _BATCHES_AT_ONCE)):
-            index = torch.cat(several)
+        while chunk := list(islice(indices, _BATCHES_AT_ONCE)):
+            index = torch.cat(chunk)
             original, filtered = drawn(split.original, index), drawn(split.filtered, index)
             features = torch.where(epoch.filtered[index, None], filtered, original)
-            sizes = [len(one) for one in several]
+            sizes = [len(one) for one in chunk]
             parts = (features, split.targets[index], epoch.filtered[index])
             yield from (Batch(*part) for part in zip(*(part.split(sizes) for part in parts), strict=True))
 

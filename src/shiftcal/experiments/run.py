@@ -71,7 +71,7 @@ class Trained:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What each epoch told."""
+        """The statistics of each epoch."""
         return self.state.history
 
 

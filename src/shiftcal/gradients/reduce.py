@@ -65,7 +65,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         # Every rank computes the same loss from all rows. The sum over the ranks of what each finds for the parameters
-        # is its gradient; whoever averages over the ranks divides by their number, which is made up for here.
+        # is its gradient; an average over the ranks divides that by their number, hence the factor.
         return gradients[0][ctx.start : ctx.start + ctx.count] * ctx.ranks, None, None, None
 
 

@@ -150,7 +150,7 @@ def _solve_both(prior: tuple[float, ...], y: int) -> tuple[float, float]:
         if gradient.norm() < 1e-10 * target.norm():
             return float(lam[0]), float(lam[1])
         step = torch.linalg.solve((features * torch.exp(-lam @ features)) @ features.T, -gradient)
-        # Far away the objective tells a good step; next to the solution float64 lets only the residual tell.
+        # Far away a good step lowers the objective; near the solution only the residual still changes in float64.
         while objective(lam + step) > objective(lam) and residual(lam + step).norm() > gradient.norm():
             step = step / 2
         lam = lam + step

@@ -105,11 +105,11 @@ def _row(method: str, records: list[RunRecord]) -> Row:
 
 def _values(by_seed: dict[int, list[dict[str, Cell | Mean]]], part: str, key: str) -> list[float]:
     """Return a metric for each seed; none where some run did not measure it."""
-    found = [[evaluation[part].value(key) for evaluation in several] for several in by_seed.values()]
-    whole = [[value for value in several if value is not None] for several in found]
-    if any(len(some) < len(several) for some, several in zip(whole, found, strict=True)):
+    found = [[evaluation[part].value(key) for evaluation in runs] for runs in by_seed.values()]
+    whole = [[value for value in values if value is not None] for values in found]
+    if any(len(some) < len(values) for some, values in zip(whole, found, strict=True)):
         return []
-    return [statistics.mean(several) for several in whole]
+    return [statistics.mean(values) for values in whole]
 
 
 def _parts(evaluation: Evaluation) -> dict[str, Cell | Mean]:

@@ -32,7 +32,7 @@ class TrainState:
         average: The average of the weights, if it is wanted.
         epochs_done: How many epochs are done.
         partial: Of an epoch that was interrupted: steps, random states and sums.
-        history: What each epoch told.
+        history: The statistics of each epoch.
         engine: How steps were executed.
     """
 

@@ -34,7 +34,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step tells, as scalars on the device."""
+    """The statistics of a step, as scalars on the device."""
 
     loss: Tensor
     correct: Tensor

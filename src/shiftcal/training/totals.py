@@ -29,7 +29,7 @@ class Totals:
         """Add one step."""
         r = report.rectification
         parts = [self._zero] * 3 if r is None else [r.conflict, r.cosine, r.skipped]
-        # What one step tells fits into float32; the sums are kept in float64.
+        # The statistics of one step fit into float32; the sums are kept in float64.
         values = [report.loss * size, report.correct, self._one * size, self._one, *parts, 1 - self._frozen]
         self._sums += torch.stack([value.float() for value in values])
 

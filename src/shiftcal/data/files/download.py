@@ -38,7 +38,7 @@ REMOTES = {
 
 
 def download(remote: Remote, path: Path, *, progress: bool = True) -> None:
-    """Fetch a file unless it is there, going on from what an earlier attempt left; it is checked before it is named.
+    """Fetch a file unless it is there, resuming what an earlier attempt left; it is checked before it is renamed.
 
     The part fetched so far is kept as `.<name>.part` when the connection breaks, and removed when the whole file turns
     out to be another one.

@@ -153,7 +153,7 @@ def read_images(
 def check_unreadable(failures: Sequence[str], count: int) -> None:
     """Raise unless fewer than one in a hundred of so many files could not be read."""
     if len(failures) >= count / 100:
-        expected = "readable but for one in a hundred (remove or replace the others; --resume lets a run go on)"
+        expected = "readable but for one in a hundred (remove or replace the others; --resume continues a run)"
         raise DataError("images", expected, f"{len(failures)} of {count} that are not: {'; '.join(failures[:5])}")
 
 

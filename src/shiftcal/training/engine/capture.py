@@ -20,7 +20,7 @@ class Captured:
     def __init__(self, step: Step, mix: Inputs, original: Inputs | None, stream: Any) -> None:
         self.mix, self.original = _copied(mix), None if original is None else _copied(original)
         self.graph = torch.cuda.CUDAGraph()
-        # Only this thread must not wait: the one that pins a streaming loader's memory goes on.
+        # Only this thread is captured: the one that pins a streaming loader's memory may wait for the device.
         with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             step(self.mix, self.original)
 
