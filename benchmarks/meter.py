@@ -7,7 +7,6 @@ Every contender runs in a process of its own, which also measures by how much it
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -82,7 +81,9 @@ CONTENDERS = {
 
 
 def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    from shiftcal import _machine
+
+    return _machine.peak_memory() / 2**20
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from shiftcal import data, losses
 from shiftcal.experiments.config import load_config
-from shiftcal.gradients import Gradients, flat_gradients, rectify, write_gradients
+from shiftcal.gradients import Gradients, gradients_of_losses, rectify, write_gradients
 from shiftcal.training.accumulate import accumulated, micro_batches
 from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import Objective
@@ -68,7 +68,7 @@ def test_what_a_step_does_with_three_micro_batches(each: bool) -> None:
     cosine, conflicts = torch.nn.functional.cosine_similarity, []
     for k in range(3):
         a, b = slice(bounds[k], bounds[k + 1]), slice(others[k], others[k + 1])
-        pair = flat_gradients(
+        pair = gradients_of_losses(
             losses.cross_entropy(model(mix.images[a]), mix.targets[a]),
             losses.soft_ece(model(original.images[b]), original.targets[b]),
             parameters,
@@ -115,9 +115,9 @@ def test_parts_are_the_whole_in_order() -> None:
 
 def test_unused_parameters_stay_without_a_gradient() -> None:
     used, unused = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
-    pair: Gradients = flat_gradients(used.sum(), -used.sum(), [used, unused], 2).scale(0.5)
-    total = pair.add(flat_gradients(used.sum(), -used.sum(), [used, unused], 2), 0.5)
-    write_gradients(total.main, [used, unused], total.used)
+    pair: Gradients = gradients_of_losses(used.sum(), -used.sum(), [used, unused], 2).scale(0.5)
+    total = pair.add(gradients_of_losses(used.sum(), -used.sum(), [used, unused], 2), 0.5)
+    write_gradients(total.flat[: total.size], [used, unused], total.used)
     assert unused.grad is None
     assert used.grad is not None
 

@@ -62,6 +62,26 @@ def test_plain_step_is_plain_sgd() -> None:
     assert report.gradient_norm.item() == pytest.approx(expected.norm().item())
 
 
+class TwoBiases(torch.nn.Module):
+    """Autograd gives both biases the very same tensor as their gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros(5, dtype=torch.float64)) for _ in range(2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)[:, :5] + (self.a + self.b)
+
+
+def test_parameters_that_autograd_gives_one_gradient_are_scaled_once() -> None:
+    model, mix = TwoBiases(), inputs(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    optimizer.found_inf = torch.zeros(())
+    expected = gradient(model, MAIN(model(mix.images), mix.targets))
+    training_step(model, optimizer, Objective(main_loss, sum_reduction=True), mix)
+    torch.testing.assert_close(flat(model), -0.1 * len(mix.targets) * expected)
+
+
 def test_independent_constraint_is_algorithm_1() -> None:
     model, optimizer, mix, original = conflicting()
     before = flat(model)

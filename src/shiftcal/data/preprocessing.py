@@ -44,7 +44,7 @@ class Preprocessing:
 
         FGR's released code filters images so.
         """
-        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        mean, std = (_as_row(values, 1, images.device)[:, None, None] for values in (self.mean, self.std))
         values = (images.float() / 255 - mean) / std
         return ((values * std + mean).clamp(0, 1) * 255).to(torch.uint8)
 

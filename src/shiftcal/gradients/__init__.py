@@ -1,7 +1,7 @@
 """Several losses, one gradient: rules, and the path from two losses to `.grad`."""
 
 from shiftcal.gradients.backward import GradientPair, rectified_backward
-from shiftcal.gradients.flat import Gradients, constrained_first, flat_gradients, write_gradients
+from shiftcal.gradients.flat import Gradients, constrained_first, gradients_of_losses, write_gradients
 from shiftcal.gradients.momentum import ConstraintMomentum
 from shiftcal.gradients.reduce import gather
 from shiftcal.gradients.rules import (
@@ -29,8 +29,8 @@ __all__ = [
     "combine",
     "constrained_first",
     "find_rule",
-    "flat_gradients",
     "gather",
+    "gradients_of_losses",
     "ignore",
     "pcgrad",
     "rectified_backward",

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from shiftcal._errors import wrong
-from shiftcal.gradients.flat import Gradients, constrained_first, flat_gradients, write_gradients
+from shiftcal.gradients.flat import Gradients, constrained_first, gradients_of_losses, write_gradients
 from shiftcal.gradients.momentum import ConstraintMomentum
 from shiftcal.gradients.reduce import check_not_sharded, mean_over_ranks
 from shiftcal.gradients.rules import Rectification, Rule, combine, find_rule
@@ -96,7 +96,7 @@ class GradientPair:
             if loss.ndim != 0 or not loss.requires_grad:
                 found = f"shape {list(loss.shape)}, {loss.requires_grad=!s}"
                 raise wrong(name, "a scalar that requires a gradient", found)
-        gradients = flat_gradients(main_loss, constraint_loss, self._parameters, self._constrained)
+        gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
         self._sum = gradients if self._sum is None else self._sum.add(gradients)
 
     def backward(

@@ -25,7 +25,7 @@ def mean_over_ranks(gradients: Gradients, process_group: Any = None) -> Gradient
     ranks = ranks_in(process_group)
     if ranks == 1:
         return gradients
-    vector, count = gradients.vector, len(gradients.used)
+    vector, count = gradients.flat, len(gradients.used)
     flags = torch.tensor(gradients.used, dtype=vector.dtype, device=vector.device)
     both = torch.cat([vector, flags])
     dist.all_reduce(both, group=process_group)

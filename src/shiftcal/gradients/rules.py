@@ -134,16 +134,19 @@ RULES: dict[str, Rule] = {"rectify": rectify, "sum": add, "none": ignore, "pcgra
 
 
 def combine(
-    gradients: Float[Tensor, " both"], size: int, rule: Rule, momentum: Callable[[Tensor], Tensor] | None = None
-) -> tuple[Float[Tensor, " n"], Rectification | None]:
+    gradients: Float[Tensor, " both"] | tuple[Tensor | None, ...],
+    size: int,
+    rule: Rule,
+    momentum: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Float[Tensor, " n"] | tuple[Tensor | None, ...], Rectification | None]:
     """Apply a rule to the main gradient, the first `size` entries, and the constraint's, which follow it.
 
     A constraint's gradient that is shorter belongs to the first entries of the main one; the rest stays. Without one
     the main gradient is the result. `momentum` turns the constraint's gradient into its running mean.
     """
+    if not isinstance(gradients, Tensor) or len(gradients) == size:
+        return gradients, None
     whole, constraint = gradients[:size], gradients[size:]
-    if len(constraint) == 0:
-        return whole, None
     main, rest = whole[: len(constraint)], whole[len(constraint) :]
     squared_norm = constraint.dot(constraint)
     constraint_norm, good = squared_norm.sqrt(), usable(squared_norm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shiftcal import _distributed
+from shiftcal import _distributed, _machine
 from shiftcal._errors import DivergedError
 from shiftcal._progress import Progress
 from shiftcal.data.epoch import MixedEpoch, seed_of, seeded
@@ -177,11 +177,7 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak number of bytes that tensors on a GPU, or this process on a CPU, have taken so far."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _machine.peak_memory()
 
 
 def describe(entry: dict[str, Any]) -> str:

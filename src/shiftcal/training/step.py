@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from shiftcal.gradients import (
     Rectification,
     combine,
     constrained_first,
-    flat_gradients,
+    gradients_of_losses,
     write_gradients,
 )
 from shiftcal.training.inputs import Inputs
@@ -66,7 +66,7 @@ def gradients_of(
         constraint_loss = objective.constraint(forward(model, original), original.targets)
     elif objective.constraint is not None:  # "shared": the unfiltered members of the same batch, one forward pass
         constraint_loss = objective.constraint(logits, mix.targets, mask=~mix.filtered)
-    gradients = flat_gradients(main_loss, constraint_loss, parameters, constrained)
+    gradients = gradients_of_losses(main_loss, constraint_loss, parameters, constrained)
     return gradients, Statistics(main_loss.detach(), count_correct(logits, mix))
 
 
@@ -90,7 +90,7 @@ class Ops:
 
     gradients: Callable[..., tuple[Gradients, Statistics]] = gradients_of
     all_reduce: Callable[[Gradients], Gradients] = no_reduction
-    combine: Callable[..., tuple[Tensor, Rectification | None]] = combine
+    combine: Callable[..., tuple[Any, Rectification | None]] = combine
 
 
 EAGER = Ops()
@@ -110,6 +110,7 @@ def training_step(
     then on updates are frozen, and the caller looks at the flag when it next waits for the device anyway.
     """
     parameters, constrained = constrained_first(model.parameters(), objective.constrained)
+    optimizer.zero_grad(set_to_none=True)  # the last step's gradients would take room beside this one's
     gradients, stats = ops.gradients(model, objective, parameters, constrained, mix, original)  # lines 5, 14–15
     gradients = ops.all_reduce(gradients)
     final, report = ops.combine(gradients.vector, gradients.size, objective.rule, objective.momentum)  # lines 16–22

@@ -104,7 +104,7 @@ def test_gradients_are_reduced_while_the_backward_pass_goes_on(monkeypatch: pyte
     gradients = Buckets(parameters, size=40).backward(model(images).square().sum())
     assert reductions.sizes == [2 + 10, 5 + 20, 12]
     assert reductions.early == [True, True, False], "the last layers' gradients leave before the first layer's is there"
-    torch.testing.assert_close(gradients.main, 2 * expected)
+    torch.testing.assert_close(gradients.flat, 2 * expected)
     assert all(p.grad is None for p in parameters)
     assert not layers[0].weight._post_accumulate_grad_hooks, "the next backward pass is left alone"
     ops = ShardedOps(overlap=True)

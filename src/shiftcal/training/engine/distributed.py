@@ -52,7 +52,8 @@ class ShardedOps:
         """Compute this rank's share of the gradients of the whole batch's losses."""
         mix, original = shard(mix), None if original is None else shard(original)
         if objective.constraint is not None or not self._overlap:
-            return gradients_of(model, objective, parameters, constrained, mix, original, gathered_forward)
+            found, stats = gradients_of(model, objective, parameters, constrained, mix, original, gathered_forward)
+            return found.flattened(parameters), stats
         logits = gathered_forward(model, mix)
         loss = objective.main(logits, mix)
         buckets = Buckets(parameters)
@@ -63,7 +64,7 @@ class ShardedOps:
     def all_reduce(self, gradients: Gradients) -> Gradients:
         """Sum the gradients over the ranks, or wait for the buckets that are under way."""
         if not self._under_way:
-            _distributed.all_reduce(gradients.vector)
+            _distributed.all_reduce(gradients.flat)
         while self._under_way:
             self._under_way.pop().wait()
         return gradients
