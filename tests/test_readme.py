@@ -13,7 +13,7 @@ from shiftcal.report.table import markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACES = ("*.md", "docs/*.md", "benchmarks/*.md", "results/*/*.md")
+PLACES = ("*.md", "docs/*.md", "benchmarks/*.md", "results/**/*.md")
 DOCUMENTS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(ROOT.glob(place))]
 
 
@@ -62,8 +62,12 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
     five_seeds = markdown(load_records(ROOT / "results/demo/runs"))
     assert (ROOT / "results/demo/table.md").read_text(encoding="utf-8") == five_seeds
     assert five_seeds.rpartition("\n\n")[0] in (ROOT / "results/demo/README.md").read_text(encoding="utf-8")
-    for name in ("results/cifar10", "results/cifar10/before"):
-        quick = markdown(load_records(ROOT / name / "runs"))
+    for name, records in (
+        ("results/cifar10", "runs"),
+        ("results/cifar10/before", "runs"),
+        ("results/cifar10/seeds", "records.jsonl.xz"),
+    ):
+        quick = markdown(load_records(ROOT / name / records))
         assert (ROOT / name / "table.md").read_text(encoding="utf-8") == quick
         assert quick.rpartition("\n\n")[0] in (ROOT / name / "README.md").read_text(encoding="utf-8")
     demo = markdown(load_records(ROOT / "results/demo/demo"))
