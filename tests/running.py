@@ -7,7 +7,7 @@ from torch import nn
 
 from shiftcal.data import Dataset
 from shiftcal.experiments.config import Config
-from shiftcal.experiments.run import saving
+from shiftcal.experiments.saving import saving
 from shiftcal.experiments.setup import Setup, set_up
 from shiftcal.training.loop import fit
 

@@ -155,6 +155,11 @@ class Evaluation(Model):
     corruptions: Corruptions = Corruptions()
     epoch: int | None = None
 
+    @property
+    def scaled_by(self) -> set[str]:
+        """The temperatures after which the clean test set was measured."""
+        return set(self.clean.scaled)
+
 
 class Epoch(Model):
     """One epoch of training."""

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from shiftcal.cli import app
 from shiftcal.experiments import grid
-from shiftcal.experiments import run as run_module
+from shiftcal.experiments import setup as run_setup
 from shiftcal.experiments.config import Config, EvaluationSettings, load_config
 from shiftcal.experiments.setup import load_dataset
 from shiftcal.records import load_records
@@ -483,7 +483,7 @@ def test_a_neighbours_damaged_record_is_found_before_anything_is_trained(grid_of
 def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     made = load_records(RESULTS / "demo" / "runs")[0].evaluation
-    monkeypatch.setattr(run_module, "evaluate", lambda *_, **options: seen.update(options) or made)
+    monkeypatch.setattr(run_setup, "evaluate", lambda *_, **options: seen.update(options) or made)
     values = {"bins": 7, "temperatures": ("clean",), "temperature_criterion": "ece", "corruptions": ("fog",)}
     values |= {"constants": "imagenet", "frost": "somewhere", "corrupted": "elsewhere", "batch_size": 3}
     assert {*values, "also"} == set(EvaluationSettings.model_fields), (
@@ -492,7 +492,7 @@ def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(value != EvaluationSettings.model_fields[name].default for name, value in values.items())
     config = load_config("demo").model_copy(update={"evaluation": EvaluationSettings(**values)})
     dataset = load_dataset(load_config("demo", TINY))
-    run_module.evaluate_with(config, torch.nn.Identity(), dataset, dataset.preprocess, progress=False)
+    run_setup.evaluate_with(config, torch.nn.Identity(), dataset, dataset.preprocess, progress=False)
     assert seen == values | {"preprocess": dataset.preprocess, "progress": False, "histograms": True}
 
 

@@ -84,3 +84,51 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / ".config.json.123.tmp").write_text("{")
     directory.claim(tmp_path, CONFIG, resume=False)
+
+
+def test_no_two_processes_hold_a_directory_however_they_hurry(tmp_path: Path) -> None:
+    """The lock's file comes and goes while others wait for it."""
+    code = f"""
+import os, time
+from pathlib import Path
+from shiftcal.experiments.directory import locked
+place, marker, held, both = Path({str(tmp_path / "run")!r}), {str(tmp_path / "marker")!r}, 0, 0
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    try:
+        with locked(place):
+            held += 1
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                both += 1
+            else:
+                os.unlink(marker)
+    except ValueError:
+        pass
+print(held, both)
+"""
+    racing = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    counts = [tuple(map(int, process.communicate()[0].split())) for process in racing]
+    assert sum(held for held, _ in counts) > 100
+    assert sum(both for _, both in counts) == 0
+
+
+def test_what_was_deleted_during_a_run_is_written_again_and_another_run_is_not_written_into(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="config.json was deleted during the run"):
+        directory.claim_again(tmp_path / "gone", CONFIG)
+    assert json.loads((tmp_path / "gone" / "config.json").read_text()) == json.loads(json.dumps(CONFIG))
+    directory.claim_again(tmp_path / "gone", CONFIG)
+    with pytest.raises(ValueError, match=r"config.json became that of another run with method = fgr instead of ce"):
+        directory.claim_again(tmp_path / "gone", CONFIG | {"method": "ce"})
+
+
+def test_the_evaluation_may_change_until_it_is_done(tmp_path: Path) -> None:
+    directory.claim(tmp_path, CONFIG | {"evaluation": {"bins": 15}}, resume=False)
+    (tmp_path / "checkpoints" / "epoch-0001").mkdir(parents=True)
+    other = CONFIG | {"evaluation": {"bins": 10}}
+    directory.claim(tmp_path, other, resume=True)
+    assert json.loads((tmp_path / "config.json").read_text())["evaluation"] == {"bins": 10}
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"shiftcal eval DIR --set.*evaluated with evaluation.bins = 10 instead of 15"):
+        directory.claim(tmp_path, CONFIG | {"evaluation": {"bins": 15}}, resume=True)

@@ -16,10 +16,11 @@ from stand_ins import (
 )
 
 from shiftcal.data import Dataset, ImageSplit
+from shiftcal.experiments.checks import check_config
 from shiftcal.experiments.config import load_config, to_toml
 from shiftcal.experiments.recipes import headline, recipe_names, recipe_text
 from shiftcal.experiments.run import train
-from shiftcal.experiments.setup import check_config, load_dataset
+from shiftcal.experiments.setup import load_dataset
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,9 @@ HOLDOUT = {"office-home": "Art", "pacs": "sketch"}
 
 
 def few(split: ImageSplit, n: int) -> ImageSplit:
-    return split.take(torch.arange(len(split)) < n)
+    chosen = torch.zeros(len(split), dtype=torch.bool)
+    chosen[torch.linspace(0, len(split) - 1, n).long()] = True  # of all classes, where they come one after the other
+    return split.take(chosen)
 
 
 # One recipe of each base and its smallest model, two steps; that all resolve is tested without training.

@@ -19,10 +19,11 @@ from stand_ins import write_class_folders
 
 from shiftcal import data
 from shiftcal.auditing.grid import evaluate
-from shiftcal.experiments import checkpoint
+from shiftcal.experiments import checkpoint, tracking
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.interrupt import Interrupt
-from shiftcal.experiments.run import Trained, restore, train
+from shiftcal.experiments.run import Trained, train
+from shiftcal.experiments.saving import restore
 from shiftcal.experiments.setup import load_dataset, set_up
 from shiftcal.methods import METHODS
 from shiftcal.training import loop
@@ -278,10 +279,69 @@ def test_a_full_disk_does_not_stop_training(
     monkeypatch.setattr(checkpoint, "write_atomically", full)
     run = train(config(), dataset, checkpoints=tmp_path)
     assert len(run.history) == 4
-    assert [name for name in names(tmp_path) if "best" not in name] == ["epoch-0001", "epoch-0002"]
+    assert names(tmp_path) == ["epoch-0002"], "the older ones made room"
     said = capsys.readouterr().out
-    assert said.count("WARNING: ") == 2
+    assert said.count("WARNING: ") == 3
+    assert "WARNING: no room for checkpoint epoch-0003. Removed: best-epoch-0001, epoch-0001." in said
     assert "epoch-0003 could not be written, training continues without it: [Errno 28]" in said
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_training(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tracking, "write_atomically", full)
+    run = train(config(), dataset, checkpoints=tmp_path / "checkpoints")
+    assert len(run.history) == 4
+    assert capsys.readouterr().out.count("WARNING: the log could not be written, training continues without it") == 4
+    assert names(tmp_path / "checkpoints")[-1] == "epoch-0004"
+
+
+def test_the_end_of_a_run_makes_room_and_waits_for_some(
+    dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    train(config(), dataset, checkpoints=tmp_path, progress=False)
+    assert names(tmp_path)[-2:] == ["epoch-0003", "epoch-0004"]
+    tries = iter([28, 28, 122, None])
+    monkeypatch.setattr(checkpoint, "_WAIT", 0.01)
+
+    def write() -> str:
+        if (number := next(tries)) is not None:
+            raise OSError(number, "No space left on device")
+        return "written"
+
+    assert checkpoint.with_room(write, tmp_path, "record.json", warn=said.append) == "written"
+    assert names(tmp_path) == ["epoch-0004"]
+    assert ["Removed: " in said[0], "Waiting for 10 minutes" in said[1], len(said)] == [True, True, 2]
+    for number, patience in ((28, 0.02), (13, 600.0)):  # patience ends; what is no want of room is not waited for
+        tries = iter([number] * 9)
+        with pytest.raises(OSError, match="No space left"):
+            checkpoint.with_room(write, tmp_path, "record.json", patience=patience, warn=said.append)
+    assert names(tmp_path) == ["epoch-0004"]
+
+
+def test_room_is_never_made_of_the_last_whole_checkpoint(dataset: data.Dataset, tmp_path: Path) -> None:
+    train(config(), dataset, checkpoints=tmp_path, progress=False)
+    (tmp_path / "epoch-0004" / "state.pt").write_bytes(b"damaged")
+    checkpoint.make_room(tmp_path)
+    assert names(tmp_path) == ["epoch-0003"]
+    (tmp_path / "epoch-0003" / "state.pt").write_bytes(b"damaged")
+    assert checkpoint.make_room(tmp_path) == []
+    assert names(tmp_path) == ["epoch-0003"]
+
+
+def test_checkpoints_are_in_order_beyond_epoch_9999(tmp_path: Path) -> None:
+    steps = [(9999, 0), (9999, 5), (10_000, 0), (10_000, 12), (10_001, 0)]
+    for epochs, step in steps:
+        (tmp_path / checkpoint.name_of(epochs, step)).mkdir()
+    (tmp_path / "epoch-of-mine").mkdir()
+    assert checkpoint.checkpoints(tmp_path) == [tmp_path / checkpoint.name_of(*one) for one in steps]
+    model = torch.nn.Linear(1, 1)
+    checkpoint.write(tmp_path, checkpoint.name_of(10_002), model.state_dict(), {}, b"[]")
+    assert names(tmp_path) == ["epoch-10001", "epoch-10002", "epoch-of-mine"]
 
 
 def test_a_batch_that_breaks_the_gradient_is_written_down(dataset: data.Dataset, tmp_path: Path) -> None:

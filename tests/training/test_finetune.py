@@ -14,7 +14,8 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.data.epoch import MixedEpoch
 from shiftcal.data.split import FeatureSplit
 from shiftcal.experiments.config import Config, load_config
-from shiftcal.experiments.run import complete, reevaluate
+from shiftcal.experiments.finished import reevaluate
+from shiftcal.experiments.run import complete
 from shiftcal.experiments.setup import load_network, stage_of
 from shiftcal.filtering import LowPassPolicy, dct_low_pass
 from shiftcal.models import build, classifier_of

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from shiftcal import _distributed
@@ -19,7 +20,7 @@ from shiftcal.metrics import CalibrationMeter
 from shiftcal.records import Cell, Corruptions, Evaluation
 from shiftcal.shifts.corruptions import SEVERITIES, frost_source, named
 from shiftcal.shifts.lazy import Augmented, Corrupted
-from shiftcal.shifts.read import load_corrupted, manifest_of
+from shiftcal.shifts.read import check_corrupted, load_corrupted, manifest_of
 
 # AugMix severities of the validation images that the shift-aware temperature sees.
 STRENGTHS = (1.0, 3.0, 5.0, 10.0)
@@ -50,6 +51,19 @@ class ShiftGrid:
         for name in named(self.corruptions):
             for severity in SEVERITIES:
                 yield name, severity, self._corruption(dataset, name, severity)
+
+    def names(self, dataset: Dataset) -> tuple[str, ...]:
+        """Name the shifts."""
+        return (*dataset.shifts, *named(self.corruptions))
+
+    def check(self, dataset: Dataset) -> None:
+        """Raise unless every corruption can be made of the test images, or is in the folder that has them."""
+        first = dataset.test.take(torch.arange(len(dataset.test), device=dataset.test.targets.device) < 1)
+        for name in named(self.corruptions):
+            if self.corrupted is not None:
+                check_corrupted(self.corrupted, name, classes=dataset.classes, size=len(dataset.test))
+            else:
+                next(iter(Corrupted(first, name, SEVERITIES[-1], self.constants, self.frost).parts(1)))
 
     def count(self, dataset: Dataset) -> int:
         """Count the shifted test sets."""

@@ -15,14 +15,17 @@ HELP = "Evaluate finished runs again from their weights; writes records, figures
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run, or a directory of runs.")],
     data: Annotated[Path | None, typer.Option(help="Where the data is now, if not where the run found it.")] = None,
+    set_: Annotated[
+        list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the evaluation; repeatable.")
+    ] = [],  # noqa: B006
 ) -> None:
     """Evaluate finished runs again."""
     with errors_in_one_line(directory):
-        from shiftcal.experiments.run import check_finished, reevaluate
+        from shiftcal.experiments.finished import check_finished, reevaluate
         from shiftcal.records import find_runs
 
         runs = find_runs(directory)
         for run in runs:
             check_finished(run)
-        records = [reevaluate(run, root=data) for run in runs]
+        records = [reevaluate(run, root=data, overrides=set_) for run in runs]
         write_and_print_report(records, directory, f"shiftcal: {directory.resolve().name}")

@@ -36,9 +36,9 @@ def finetune(
     set_ = with_options(set_, None, holdout)
     words = [str(checkpoint), *(["--recipe", recipe] if recipe else [])]
     with errors_in_one_line(out, resume_command("finetune", words, set_, out)):
+        from shiftcal.experiments.checks import check_finetune_overrides
         from shiftcal.experiments.config import config_of_run, load_config
         from shiftcal.experiments.run import complete
-        from shiftcal.experiments.setup import check_finetune_overrides
         from shiftcal.report.table import before_and_after, print_table
 
         if not checkpoint.exists():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
+import re
 import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -20,9 +24,14 @@ from shiftcal._io import read_json, to_json, write_atomically
 from shiftcal.models import load_weights
 from shiftcal.records import WEIGHTS
 
+T = TypeVar("T")
 _KEEP = 2
 _STATE, _HISTORY, _SUMS = "state.pt", "history.json", "checksums.json"
 BEST = "best-"
+_NAME = re.compile(r"epoch-(?P<epoch>\d+)(-step-(?P<step>\d+))?")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+PATIENCE = 600.0  # seconds that the end of a run waits for room
+_WAIT = 5.0
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
@@ -35,18 +44,25 @@ def _weights(tensors: dict[str, Tensor]) -> bytes:
 
 
 def name_of(epochs: int, steps: int = 0) -> str:
-    """Name a checkpoint by the epochs done and the steps of the one under way; names sort by time."""
+    """Name a checkpoint by the epochs done and the steps of the one under way."""
     return f"epoch-{epochs:04d}" + (f"-step-{steps:07d}" if steps else "")
 
 
 def checkpoints(directory: Path) -> list[Path]:
     """List the checkpoints in a directory, oldest first."""
-    return sorted(directory.glob("epoch-*"))
+    return _by_time(directory.glob("epoch-*"))
 
 
 def best_checkpoints(directory: Path) -> list[Path]:
     """List the best checkpoint, if there is one."""
-    return sorted(directory.glob(f"{BEST}epoch-*"))
+    return _by_time(directory.glob(f"{BEST}epoch-*"))
+
+
+def _by_time(paths: Iterable[Path]) -> list[Path]:
+    """Sort checkpoints by epoch and step; what has another name is none."""
+    named = ((_NAME.fullmatch(path.name.removeprefix(BEST)), path) for path in paths)
+    found = [((int(match["epoch"]), int(match["step"] or 0)), path) for match, path in named if match]
+    return [path for _, path in sorted(found)]
 
 
 class Saver:
@@ -91,11 +107,59 @@ class Saver:
         warn: Callable[[str], None],
     ) -> None:
         try:
-            path = write(self.directory, name, tensors, state, history)
+            write_it = partial(write, self.directory, name, tensors, state, history)
+            path = with_room(write_it, self.directory, f"checkpoint {name}", patience=0, warn=warn)
             if best:
                 keep_best(path)
         except OSError as error:
             warn(f"WARNING: {self.directory / name} could not be written, training continues without it: {error}")
+
+
+def with_room(
+    write: Callable[[], T],
+    directory: Path,
+    what: str,
+    *,
+    patience: float | None = None,
+    warn: Callable[[str], None] = print,
+) -> T:
+    """Write; where the disk is full remove older checkpoints, then wait for room, and tell so."""
+    patience = PATIENCE if patience is None else patience
+    waited = 0.0
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            if removed := make_room(directory):
+                warn(f"WARNING: no room for {what}. Removed: {', '.join(path.name for path in removed)}.")
+                continue
+            if waited >= patience:
+                raise
+        if waited == 0:
+            warn(f"WARNING: no room for {what}. Waiting for {patience / 60:.0f} minutes: make some.")
+        time.sleep(_WAIT)
+        waited += _WAIT
+
+
+def make_room(directory: Path) -> list[Path]:
+    """Remove all checkpoints but the last one that is whole, and return what was removed."""
+    last = next((path for path in reversed(checkpoints(directory)) if _is_whole(path)), None)
+    others = [path for path in (*best_checkpoints(directory), *checkpoints(directory)) if path != last]
+    if last is None:
+        return []
+    for path in others:
+        shutil.rmtree(path, ignore_errors=True)
+    return others
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        check(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, history: bytes) -> Path:

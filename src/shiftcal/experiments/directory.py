@@ -5,19 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shiftcal._errors import RunDirectoryError
 from shiftcal._io import first_difference, is_free, read_object, to_json, write_atomically
-from shiftcal.records import CONFIG
+from shiftcal.records import CONFIG, RECORD
 
 BAD_BATCH = "bad-batch.json"
 _LOCK = ".lock.tmp"
 # Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
-FREE_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
+SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
+# Keys that may change when a run is resumed: what was trained can always be evaluated.
+RESUMABLE_KEYS = SPEED_KEYS | {"evaluation"}
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -37,10 +40,13 @@ def check(out: Path, config: dict[str, Any], *, resume: bool, upgrade: Upgrade =
         return
     if not (out / CONFIG).is_file():
         raise RunDirectoryError("out", "empty, new, or the directory of a run", f"{out}, which holds other files")
-    differing = first_difference(config, upgrade(read_object(out / CONFIG)), ignored=FREE_KEYS)
-    if differing:
+    stored = upgrade(read_object(out / CONFIG))
+    if differing := first_difference(config, stored, ignored=RESUMABLE_KEYS):
         expected = "empty, new, or the directory of the same run (with the same --set options)"
         raise RunDirectoryError("out", expected, f"{out}, where another run has {differing}")
+    if (out / RECORD).is_file() and (differing := first_difference(config, stored, ignored=SPEED_KEYS)):
+        expected = "that of a run with the same evaluation (`shiftcal eval DIR --set …` evaluates a finished one again)"
+        raise RunDirectoryError("out", expected, f"{out}, which was evaluated with {differing}")
     if not resume:
         expected = "empty or new (--resume continues a run)"
         raise RunDirectoryError("out", expected, f"{out}, which holds this run already")
@@ -49,10 +55,21 @@ def check(out: Path, config: dict[str, Any], *, resume: bool, upgrade: Upgrade =
 def claim(out: Path, config: dict[str, Any], *, resume: bool, upgrade: Upgrade = dict) -> None:
     """Make the directory of a run, or make sure that the one there is this very run."""
     check(out, config, resume=resume, upgrade=upgrade)
-    if _has_not_begun(out):
+    if _has_not_begun(out) or first_difference(config, upgrade(read_object(out / CONFIG))):
         data = to_json(config)
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / CONFIG, data)
+
+
+def claim_again(out: Path, config: dict[str, Any], upgrade: Upgrade = dict) -> None:
+    """Make sure at the end of a run that its directory is still its own; what was deleted is written again."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / CONFIG).is_file():
+        warnings.warn(f"{out / CONFIG} was deleted during the run. It is written again.", stacklevel=2)
+        write_atomically(out / CONFIG, to_json(config))
+    elif differing := first_difference(config, upgrade(read_object(out / CONFIG)), ignored=SPEED_KEYS):
+        found = f"{out}, where {CONFIG} became that of another run with {differing}"
+        raise RunDirectoryError("out", "the directory of this run until its end", found)
 
 
 def _has_not_begun(out: Path) -> bool:
@@ -68,20 +85,38 @@ def locked(out: Path) -> Iterator[None]:
     """Hold a directory for this process; that another one holds it is an error. The lock ends with the process."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / _LOCK
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            found = f"{out}, where {file.read() or 'another process'} does"
-            raise RunDirectoryError("out", "a directory in which no other process trains", found) from None
-        except OSError:  # a file system without locks
-            pass
+    with _open_locked(path) as file:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            if _is_at(file, path):  # a directory that was removed may be another process's by now
+                path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> IO[str]:
+    """Open and lock a file. One that its holder removed while this process waited for it is opened anew."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            found = f"{path.parent}, where {file.read() or 'another process'} does"
+            file.close()
+            raise RunDirectoryError("out", "a directory in which no other process trains", found) from None
+        except OSError:  # a file system without locks
+            return file
+        if _is_at(file, path):
+            return file
+        file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

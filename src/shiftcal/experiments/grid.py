@@ -9,10 +9,11 @@ from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, 
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
 from shiftcal.experiments import directory
+from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.ray import complete_on_ray
 from shiftcal.experiments.run import comparable, complete
-from shiftcal.experiments.setup import check_config, load_dataset
+from shiftcal.experiments.setup import load_dataset
 from shiftcal.records import CONFIG, RECORD, RunRecord, read_record
 
 REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severity.png"})
@@ -39,6 +40,8 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -
     if engine == "ray":
         return complete_on_ray(configs, out)
     datasets = {config.data: load_dataset(config) for config in configs.values()}
+    for config in configs.values():
+        check_data(config, datasets[config.data])
     done: list[RunRecord] = []
     failed: dict[str, str] = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
@@ -68,7 +71,7 @@ def _check_other(path: Path, configs: list[Config]) -> None:
         theirs = comparable(configs[0], stored)
     except ValueError as error:
         raise RunDirectoryError("out", expected, f"{path.parent}, with {path.name}: {error}") from None
-    if differing := first_difference(configs[0].to_dict() | cell, theirs, ignored=directory.FREE_KEYS):
+    if differing := first_difference(configs[0].to_dict() | cell, theirs, ignored=directory.SPEED_KEYS):
         raise RunDirectoryError("out", expected, f"{path.parent}, where {path.name} has {differing}")
     if (path / RECORD).is_file():
         read_record(path / RECORD)  # damaged ones are found before training

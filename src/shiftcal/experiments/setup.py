@@ -1,9 +1,9 @@
-"""From a config to what it trains: data set, model, and the task."""
+"""From a config to what it trains and evaluates: data set, model, task, and the grid over shifts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from shiftcal import _distributed, data, models
-from shiftcal._errors import unknown, wrong
+from shiftcal._errors import wrong
+from shiftcal.auditing.grid import ShiftGrid, evaluate
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
 from shiftcal.evaluation import meter_of, predict
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.environment import resolve_device
-from shiftcal.records import WEIGHTS
-from shiftcal.shifts.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from shiftcal.records import WEIGHTS, Evaluation
 from shiftcal.training.engine.distributed import synchronised
 from shiftcal.training.finetune import Stage
 from shiftcal.training.state import TrainState, start_state
@@ -129,42 +129,35 @@ def stage_of(config: Config) -> Stage:
     )
 
 
-def check_config(config: Config) -> None:
-    """Raise if a config names what does not exist or what this machine does not have."""
-    named = (
-        ("data.name", [config.data.name], data.DATASETS),
-        ("evaluation.corruptions", config.evaluation.corruptions, ("all", "extra", *CORRUPTIONS, *EXTRA_CORRUPTIONS)),
-        ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
+def shift_grid(config: Config) -> ShiftGrid:
+    """Return which corruptions a config evaluates."""
+    own = config.evaluation
+    return ShiftGrid(own.corruptions, own.constants, own.frost, own.corrupted)
+
+
+def evaluate_with(
+    config: Config,
+    model: nn.Module,
+    dataset: Dataset,
+    preprocess: Preprocessing,
+    *,
+    progress: bool = True,
+    histograms: bool = True,
+) -> Evaluation:
+    """Evaluate as a config says."""
+    own = config.evaluation
+    return evaluate(
+        model,
+        dataset,
+        preprocess=preprocess,
+        corruptions=own.corruptions,
+        constants=own.constants,
+        frost=own.frost,
+        corrupted=own.corrupted,
+        bins=own.bins,
+        temperatures=own.temperatures,
+        temperature_criterion=own.temperature_criterion,
+        histograms=histograms,
+        batch_size=own.batch_size,
+        progress=progress,
     )
-    for key, names, known in named:
-        for name in names:
-            if name not in known:
-                raise unknown(key, name, known)
-    models.find(config.train.model)
-    if config.finetuned_from:
-        stage_of(config)
-    resolve_device(config.device)
-
-
-# Keys of the whole training that do not count where the classifier alone is trained: those that the section `finetune`
-# has too, and those that are fixed.
-_FINETUNE_TWINS = {
-    f"train.{key}": f"finetune.{key}" for key in ("epochs", "batch_size", "learning_rate", "weight_decay")
-}
-_FINETUNE_TWINS["gamma.fgr"] = "finetune.gamma"
-_FINETUNE_FIXED = (
-    *("accumulate", "rectify_per", "optimizer", "momentum", "nesterov", "schedule", "warmup"),
-    *("clip_norm", "loss_reduction", "start"),
-)
-
-
-def check_finetune_overrides(overrides: Iterable[str]) -> None:
-    """Raise on overrides that would do nothing where the classifier alone is trained."""
-    fixed = stage_of(Config()).train
-    for key in (override.partition("=")[0].strip() for override in overrides):
-        if key in _FINETUNE_TWINS:
-            raise wrong("set", f"{_FINETUNE_TWINS[key]}, which counts where the classifier alone is trained", key)
-        name = key.removeprefix("train.")
-        if key.startswith("train.") and name in _FINETUNE_FIXED:
-            value = getattr(fixed, name)
-            raise wrong("set", f"without {key}, which is {value} where the classifier alone is trained", key)

@@ -13,7 +13,7 @@ import torch
 
 from shiftcal._errors import DataError
 from shiftcal._io import read_object
-from shiftcal.data.files.images import find_images, open_array, open_images, read_image, to_tensor
+from shiftcal.data.files.images import Tree, find_images, open_array, open_images, read_image, to_tensor
 from shiftcal.data.split import MemorySplit
 
 MANIFEST = "corrupted.json"
@@ -39,6 +39,16 @@ def load_corrupted(
     if (root / name / str(severity)).is_dir():
         return _from_tree(root / name / str(severity), classes, size)
     raise DataError("root", f"a folder with {name}.npy or {name}/{severity}", str(root))
+
+
+def check_corrupted(root: str | Path, name: str, *, classes: tuple[str, ...] | None = None, size: int) -> None:
+    """Raise unless a folder has a corruption at all five severities, see `load_corrupted`. Trees are not decoded."""
+    for severity in _SEVERITIES:
+        folder = Path(root) / name / str(severity)
+        if folder.is_dir() and not (Path(root) / f"{name}.npy").is_file():
+            _listed(folder, classes, size)
+        else:
+            load_corrupted(root, name, severity, classes=classes, size=size)
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
@@ -69,9 +79,7 @@ def _from_array(root: Path, name: str, severity: int, size: int | None) -> Memor
 
 
 def _from_tree(folder: Path, classes: tuple[str, ...] | None, size: int | None) -> MemorySplit:
-    tree = find_images(folder, classes)
-    if size is not None and len(tree.files) != size:
-        raise DataError("folder", f"one with {size} images", f"{folder}, with {len(tree.files)}")
+    tree = _listed(folder, classes, size)
     first = read_image(tree.files[0])
     images = torch.empty(len(tree.files), *first.shape, dtype=torch.uint8)
     for place, path in enumerate(tree.files):
@@ -82,3 +90,10 @@ def _from_tree(folder: Path, classes: tuple[str, ...] | None, size: int | None) 
             )
         images[place] = image
     return MemorySplit(images, torch.tensor(tree.targets))
+
+
+def _listed(folder: Path, classes: tuple[str, ...] | None, size: int | None) -> Tree:
+    tree = find_images(folder, classes)
+    if size is not None and len(tree.files) != size:
+        raise DataError("folder", f"one with {size} images", f"{folder}, with {len(tree.files)}")
+    return tree

@@ -8,7 +8,8 @@ import torch
 
 from shiftcal import data
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.run import evaluate_with, train
+from shiftcal.experiments.run import train
+from shiftcal.experiments.setup import evaluate_with
 
 HOME = os.environ.get("SHIFTCAL_DATA")
 SIZES = {

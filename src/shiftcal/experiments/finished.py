@@ -1,0 +1,155 @@
+"""Finished runs: whether weights, config and record belong together, and evaluating them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import safetensors
+
+from shiftcal import models
+from shiftcal._errors import RunDirectoryError, wrong
+from shiftcal._io import first_difference, write_json
+from shiftcal.auditing.grid import ShiftGrid
+from shiftcal.data.dataset import Dataset
+from shiftcal.experiments import directory
+from shiftcal.experiments.checks import check_config, check_data
+from shiftcal.experiments.config import Config, config_of_run, from_dict
+from shiftcal.experiments.environment import environment, resolve_device
+from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
+from shiftcal.records import CONFIG, RECORD, WEIGHTS, Environment, Evaluation, RunRecord, read_record, write_record
+
+_AGAIN = "(the command that made the run makes it again, with --resume)"
+_APART = 0.02  # what the accuracy of the same weights may change between machines
+
+
+def digest_of(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def finished(out: Path) -> RunRecord | None:
+    """Return the record of a finished run; None, with a warning, if it or the weights were damaged or removed."""
+    try:
+        record = read_record(out / RECORD)
+    except ValueError:
+        damage = f"{out / RECORD} is damaged"
+    else:
+        try:
+            check_weights(out, record)
+        except RunDirectoryError as error:
+            damage = str(error.found)
+        else:
+            return record
+    warnings.warn(f"{damage}. It is made again from the last checkpoint.", stacklevel=3)
+    return None
+
+
+def check_finished(out: Path) -> None:
+    """Raise unless a directory holds a finished run."""
+    if not (out / RECORD).is_file() or not (out / WEIGHTS).is_file():
+        raise RunDirectoryError("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
+
+
+def check_weights(out: Path, record: RunRecord) -> None:
+    """Raise unless a run's weights are those that its record tells of; earlier records do not tell."""
+    path = out / WEIGHTS
+    try:
+        with safetensors.safe_open(path, "pt"):
+            pass
+    except (OSError, safetensors.SafetensorError):
+        raise RunDirectoryError("weights", f"whole {_AGAIN}", f"{path} is missing or damaged") from None
+    if record.weights.sha256 not in (None, digest_of(path)):
+        found = f"{path} is not what {RECORD} tells of: it was damaged or replaced"
+        raise RunDirectoryError("weights", f"those of the run {_AGAIN}", found)
+
+
+def check_config_of(out: Path, record: RunRecord) -> None:
+    """Raise unless a run's config.json is that of its record."""
+    theirs = from_dict(record.config).to_dict()
+    if differing := first_difference(theirs, config_of_run(out).to_dict(), ignored=directory.SPEED_KEYS):
+        raise RunDirectoryError("config", f"that of {RECORD}", f"{out / CONFIG} with {differing}")
+
+
+def reevaluate(
+    out: Path, *, root: Path | None = None, overrides: Sequence[str] = (), progress: bool = True
+) -> RunRecord:
+    """Evaluate a finished run's weights again and renew its record, which then knows at least what it knew.
+
+    Args:
+        out: Directory of the run.
+        root: Where the data is, if not where the run found it.
+        overrides: Changes of keys of the evaluation, such as "evaluation.bins=20".
+        progress: Show progress.
+    """
+    check_finished(out)
+    record = read_record(out / RECORD)
+    check_weights(out, record)
+    check_config_of(out, record)
+    stored, config = config_of_run(out), _changed_config(out, root, overrides)
+    check_config(config)
+    dataset = load_dataset(config)
+    _check_classes(dataset, record)
+    check_data(config, dataset)
+    _check_grid(shift_grid(config), dataset, record, config)
+    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
+    models.load_weights(out / WEIGHTS, model)
+    clock = time.perf_counter()
+    evaluation = evaluate_with(config, model, dataset, preprocessing_of(config, dataset, model), progress=progress)
+    if record.weights.sha256 is None:
+        _check_alike(evaluation, record, out)
+    settled = from_dict(stored.to_dict() | {"evaluation": config.evaluation.model_dump(mode="json")})
+    record = record.model_copy(
+        update={
+            "config": settled.to_dict(),
+            "weights": record.weights.model_copy(update={"sha256": digest_of(out / WEIGHTS)}),
+            "evaluation": evaluation.model_copy(update={"epoch": record.weights.epoch}),
+            "seconds": record.seconds | {"evaluate": time.perf_counter() - clock},
+            "evaluated_again": Environment.model_validate(environment()),
+        }
+    )
+    if settled != stored:
+        write_json(out / CONFIG, settled.to_dict())
+    write_record(out / RECORD, record)
+    return record
+
+
+def _changed_config(out: Path, root: Path | None, overrides: Sequence[str]) -> Config:
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not key.startswith("evaluation.") or key == "evaluation.also":
+            raise wrong("set", "a key of the evaluation (not `also`, whose weights were not kept)", key)
+    moved = [] if root is None else [f"data.root={json.dumps(str(root))}"]
+    config = config_of_run(out, [*moved, *overrides])
+    if config.data.root is not None and not Path(config.data.root).exists():
+        said = "a folder that exists" if root else f"as {out} had it (--data FOLDER says where it is now)"
+        raise wrong("data.root", said, config.data.root)
+    return config
+
+
+def _check_classes(dataset: Dataset, record: RunRecord) -> None:
+    if record.data is not None and record.data.classes and record.data.classes != tuple(dataset.classes):
+        expected = f"the {len(record.data.classes)} classes that the run was trained on, in their order"
+        raise wrong("data", expected, f"{len(dataset.classes)}: {', '.join(dataset.classes[:5])}, …")
+
+
+def _check_grid(grid: ShiftGrid, dataset: Dataset, record: RunRecord, config: Config) -> None:
+    """Raise if a new evaluation would lack what the record has."""
+    lost = {cell.shift for cell in record.evaluation.shifts} - set(grid.names(dataset))
+    lost |= record.evaluation.scaled_by - set(config.evaluation.temperatures)
+    if lost:
+        expected = f"of all that {RECORD} has (removed or renamed first, it makes way for a smaller one)"
+        raise wrong("evaluation", expected, f"one without {', '.join(sorted(map(str, lost)))}")
+
+
+def _check_alike(evaluation: Evaluation, record: RunRecord, out: Path) -> None:
+    """Raise if weights without a checksum give other numbers than their record has."""
+    new, old = evaluation.clean.accuracy, record.evaluation.clean.accuracy
+    if abs(new - old) > _APART:
+        found = f"{out / WEIGHTS}, right on {new:.1%} of the clean test images where {RECORD} has {old:.1%}"
+        raise RunDirectoryError("weights", f"those of the run {_AGAIN}", found)

@@ -1,0 +1,133 @@
+"""What a run writes while it trains: checkpoints and logs; and how it continues from them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from shiftcal import _distributed
+from shiftcal._errors import CheckpointError, DivergedError, wrong
+from shiftcal._io import first_difference, write_json
+from shiftcal._progress import Progress, say
+from shiftcal.experiments import checkpoint, directory
+from shiftcal.experiments.config import Config, from_dict
+from shiftcal.experiments.interrupt import Interrupt
+from shiftcal.experiments.tracking import Tracking
+from shiftcal.training.loop import Hooks
+from shiftcal.training.state import TrainState
+
+
+@contextmanager
+def saving(
+    state: TrainState, config: Config, checkpoints: Path | None, *, resume: bool, progress: bool = True
+) -> Iterator[Hooks]:
+    """Continue a state from its last checkpoint, if there is one, and save it after every epoch and on a signal.
+
+    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it.
+    """
+    taken = None
+    if checkpoints and checkpoint.checkpoints(checkpoints):
+        if not resume:
+            found = checkpoint.checkpoints(checkpoints)[-1]
+            raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(found))
+        taken = restore(state, config, checkpoints)
+    unfinished = state.epochs_done < _epochs(config)
+    if taken is not None and unfinished and progress and _distributed.rank() == 0:
+        say(f"{config.method}  resumes from {taken.name}")
+    first = checkpoints if checkpoints and _distributed.rank() == 0 else None
+    with Interrupt(enabled=checkpoints is not None) as interrupt:
+        hooks = _SavingHooks(config, first, interrupt)
+        try:
+            yield hooks
+        except DivergedError as error:
+            if first:
+                _write_bad_batch(error, first.parent / directory.BAD_BATCH)
+            raise
+        finally:
+            hooks.close()
+        if interrupt.asked is not None and state.epochs_done < _epochs(config):
+            interrupt.leave()
+
+
+def _epochs(config: Config) -> int:
+    """Return how many epochs a run has: those of the whole network, or of the classifier alone."""
+    return config.finetune.epochs if config.finetuned_from else config.train.epochs
+
+
+def _write_bad_batch(error: DivergedError, path: Path) -> None:
+    with suppress(OSError):  # what went wrong is told in any case
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, error.batch)
+        error.saved_to = path
+
+
+class _SavingHooks(Hooks):
+    """Writes checkpoints and logs, and stops on a signal. What cannot be written is told, and training continues."""
+
+    def __init__(self, config: Config, checkpoints: Path | None, interrupt: Interrupt) -> None:
+        self._config, self._interrupt = config, interrupt
+        self.after_step = interrupt.after_step  # type: ignore[method-assign]
+        self._saver = checkpoint.Saver(checkpoints) if checkpoints else None
+        self._tracking = Tracking(checkpoints.parent, config) if checkpoints else None
+
+    def paused(self, state: TrainState, bar: Progress) -> None:
+        self._save(state, bar, best=False)
+
+    def after_epoch(self, state: TrainState, bar: Progress) -> bool:
+        losses = [entry["validation"]["nll"] for entry in state.history if entry.get("validation")]
+        self._save(state, bar, best=bool(losses) and losses[-1] == min(losses))
+        if self._tracking:
+            try:
+                self._tracking.log(state.history)
+            except OSError as error:
+                bar.line(f"WARNING: the log could not be written, training continues without it: {error}")
+        return self._interrupt.now()
+
+    def close(self) -> None:
+        if self._saver:
+            self._saver.wait()
+        if self._tracking:
+            try:
+                self._tracking.close()
+            except OSError as error:
+                say(f"WARNING: the trackers could not be closed: {error}")
+
+    def _save(self, state: TrainState, bar: Progress, *, best: bool) -> None:
+        if self._saver:
+            name = checkpoint.name_of(state.epochs_done, state.steps_done)
+            content = state.state_dict() | {"config": self._config.to_dict()}
+            self._saver.save(name, state.model, content, state.history, best=best, warn=bar.line)
+
+
+def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
+    """Continue from the last checkpoint that is whole, or else the best one, and warn of those that are not."""
+    found = [*checkpoint.best_checkpoints(checkpoints), *checkpoint.checkpoints(checkpoints)]
+    while found:
+        path = found.pop()
+        try:
+            stored, history = checkpoint.load(path, state.model)
+        except CheckpointError as error:
+            warnings.warn(f"{error} {f'{found[-1].name} is tried instead.' if found else ''}".strip(), stacklevel=2)
+            continue
+        _check_same_run(config, stored, path)
+        state.load_state_dict(stored, history)
+        return path
+    expected = "a directory with a whole checkpoint (remove it to train from the beginning)"
+    raise CheckpointError("checkpoints", expected, f"{checkpoints}, where all are damaged")
+
+
+def _check_same_run(config: Config, stored: dict[str, Any], path: Path) -> None:
+    theirs = from_dict(stored["config"])
+    if differing := first_difference(config.to_dict(), theirs.to_dict(), ignored=directory.RESUMABLE_KEYS):
+        raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
+    if more := set(config.evaluation.also) - {*theirs.evaluation.also, theirs.row.weights, "last"}:
+        kept = ", ".join(sorted({*theirs.evaluation.also, theirs.row.weights, "last"}))
+        raise wrong("evaluation.also", f"of {kept}, which the run keeps since it began", ", ".join(sorted(more)))
+
+
+def upgraded(stored: dict[str, Any]) -> dict[str, Any]:
+    """Give the stored config of a run, which an earlier version may have written, the keys that came later."""
+    return from_dict(stored).to_dict()
