@@ -73,7 +73,7 @@ def test_a_grid_in_one_file_is_rounded_and_read_as_directories_are(tmp_path: Pat
         assert load_records(tmp_path) == found
         (tmp_path / name).unlink()
     (tmp_path / "records.jsonl.xz").write_bytes(lzma.compress(b"{"))
-    with pytest.raises(ValueError, match=r"`path` should be a file with a record in each line. .*records.jsonl.xz"):
+    with pytest.raises(ValueError, match=r"finished runs.*records.jsonl.xz|with line 1: damaged"):
         load_records(tmp_path)
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="which has none"):
@@ -120,7 +120,7 @@ def test_finds_runs(tmp_path: Path) -> None:
         load_records(tmp_path)
     made = record("ce", 0, 0.1)
     write_record(tmp_path / "a" / "record.json", made)
-    with pytest.warns(UserWarning, match=r"Left out, since they are not finished: b\."):
+    with pytest.warns(UserWarning, match=r"Left out, 1 of 2 runs: b: not finished\."):
         assert load_records(tmp_path) == [made]
     for wrong in (tmp_path / "none", tmp_path / "a" / "config.json"):
         with pytest.raises(ValueError, match=r"`directory` should be the directory of a run"):

@@ -59,7 +59,7 @@ class DivergedError(FloatingPointError):
     Attributes:
         method: The method of the run.
         epoch: The epoch, counted from 1.
-        step: The first bad step of that epoch, counted from 1; None where it showed in validation.
+        step: The first bad step of that epoch, counted from 1; None where it showed in validation or evaluation.
         batch: Which images that step had.
         saved_to: The file that lists them, where there is one.
     """
@@ -76,8 +76,7 @@ class DivergedError(FloatingPointError):
 
     def __str__(self) -> str:
         if self.step is None:
-            where = f"The logits of method '{self.method}' were not finite in the validation after epoch {self.epoch}."
-            return f"{where} {self.ADVICE}"
+            return f"The logits of method '{self.method}' were not finite after epoch {self.epoch}. {self.ADVICE}"
         where = f"The gradient of method '{self.method}' was not finite at step {self.step} of epoch {self.epoch}"
         saved = f" The batch: {self.saved_to}." if self.saved_to else ""
         return f"{where}; nothing was updated from there on. {self.ADVICE}{saved}"

@@ -69,12 +69,12 @@ class Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20, finished_style="bar.complete"),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeRemainingColumn(),
             TextColumn("left"),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
         )
         bar = Progress(*columns, refresh_per_second=4)
         self._task = bar.add_task(self.title, total=self.total, completed=self.done, text="")

@@ -46,7 +46,8 @@ def predict(
 ) -> Predictions:
     """Compute a model's logits for stored images, in evaluation mode, on the model's device.
 
-    Of several ranks each goes through its share of the images, and all get the result.
+    Of several ranks each goes through its share of the images, and all get the result. Logits that are not finite are
+    a FloatingPointError: the model diverged, or its weights are damaged.
     """
     device = next(model.parameters()).device
     training = model.training
@@ -63,6 +64,8 @@ def predict(
         parts = (part for parts in _distributed.all_gather_object(local) for part in parts)
         found = sorted(parts, key=lambda part: part[0])
     logits, targets = torch.cat([part[1] for part in found]), torch.cat([part[2] for part in found])
+    if bad := int((~logits.isfinite()).any(-1).sum()):
+        raise FloatingPointError(f"The logits of {bad} of {len(logits)} images are not finite.")
     return Predictions(logits.to(device), targets.to(device))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,10 @@ _DIGITS = 5  # significant digits of a compact record
 
 Count = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # sums of fractions may be off by a rounding
+
+
+Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
 
 
 class Model(BaseModel):
@@ -41,6 +45,8 @@ class Bins(Model):
     def _same_length(self) -> Bins:
         if not len(self.count) == len(self.confidence) == len(self.accuracy) > 0:
             raise ValueError("bins should have as many counts, confidences and accuracies")
+        if sum(self.count) == 0:
+            raise ValueError("bins should hold some samples")
         return self
 
 
@@ -80,8 +86,8 @@ class Cell(Measured):
     nll: float
     ece: Fraction
     shift: str | None = None
-    severity: int | None = None
-    n: int | None = None
+    severity: Annotated[int, Field(ge=1, le=100)] | None = None
+    n: Count | None = None
     scaled: dict[str, Measured] = {}
     histogram: Histogram | None = None
 
@@ -127,6 +133,12 @@ class Corruptions(Model):
     read_from: str | None = None
 
 
+def _with_clean(temperatures: dict[str, float]) -> dict[str, float]:
+    if "clean" not in temperatures:
+        raise ValueError("temperatures should have one named clean")
+    return temperatures
+
+
 class Evaluation(Model):
     """A model on its clean and shifted test sets.
 
@@ -144,7 +156,7 @@ class Evaluation(Model):
         epoch: The epoch that the weights are from, counted from 1.
     """
 
-    temperatures: dict[str, float]
+    temperatures: Annotated[dict[str, Positive], AfterValidator(_with_clean)]
     validation: Cell
     clean: Cell
     clean_is_validation: bool = False
@@ -173,7 +185,7 @@ class Epoch(Model):
     conflict_rate: float | None = None
     mean_cosine: float | None = None
     skipped: int | None = None
-    seconds: float
+    seconds: Seconds
     images_per_second: float | None = None
     memory: int | None = None
     validation: dict[str, float] = {}
@@ -203,6 +215,13 @@ class Environment(Model):
     revision: str | None = None
 
 
+def _with_sections(config: dict[str, Any]) -> dict[str, Any]:
+    for name in ("data", "evaluation"):
+        if not isinstance(config.get(name), dict):
+            raise ValueError(f"config should have a section {name}")  # noqa: TRY004 (pydantic reports these)
+    return config
+
+
 def _known_schema(number: int) -> int:
     if not 1 <= number <= SCHEMA:
         raise ValueError(f"schema should be 1 to {SCHEMA}")
@@ -216,11 +235,11 @@ class RunRecord(Environment):
     recipe: str
     method: str
     seed: int
-    config: dict[str, Any]
+    config: Annotated[dict[str, Any], AfterValidator(_with_sections)]
     device: dict[str, Any] = {}
     engine: dict[str, Any] = {}
     started: str | None = None
-    seconds: dict[str, float] = {}
+    seconds: dict[str, Seconds] = {}
     data: DataSeen | None = None
     history: tuple[Epoch, ...] = ()
     weights: Kept = Kept()
@@ -317,18 +336,38 @@ def find_runs(directory: Path) -> list[Path]:
 
 def load_records(place: Path) -> list[RunRecord]:
     """Read the records of finished runs: of a directory of runs, of one run, or of a grid's file of records."""
+    return load_finished(place)[0]
+
+
+def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
+    """Read the records of finished runs, and name those that were left out, with the reason; a warning tells them too.
+
+    Where nothing can be read, that is an error.
+    """
+    if (place / RECORD).is_file():
+        return [read_record(place / RECORD)], {}
     grid = next((place / name for name in GRID if (place / name).is_file()), place if place.is_file() else None)
-    if grid is not None:
-        return read_grid(grid)
-    paths = [run / RECORD for run in find_runs(place)]
-    records = [read_record(path) for path in paths if path.is_file()]
-    unfinished = [path.parent.name for path in paths if not path.is_file()]
-    if unfinished and records:
-        warnings.warn(f"Left out, since they are not finished: {', '.join(unfinished)}.", stacklevel=2)
+    found = _grid_records(grid) if grid is not None else {run.name: _run_record(run) for run in find_runs(place)}
+    records = [record for record in found.values() if isinstance(record, RunRecord)]
+    left_out = {name: record for name, record in found.items() if isinstance(record, str)}
     if not records:
         expected = "one with finished runs (`shiftcal train … --resume` finishes one)"
-        raise RunDirectoryError("directory", expected, str(place))
-    return records
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise RunDirectoryError("directory", expected, f"{place}, with {reasons}")
+    if left_out:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        warnings.warn(f"Left out, {len(left_out)} of {len(found)} runs: {listed}.", stacklevel=2)
+    return records, left_out
+
+
+def _run_record(run: Path) -> RunRecord | str:
+    """Read a run's record, or tell why there is none."""
+    if not (run / RECORD).is_file():
+        return "not finished"
+    try:
+        return read_record(run / RECORD)
+    except ParameterError as error:
+        return f"damaged ({error.found})"
 
 
 def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
@@ -339,19 +378,30 @@ def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
 
 
 def read_grid(path: Path) -> list[RunRecord]:
-    """Read a grid's file of records."""
-    records = [parse_record(content, f"{path}, line {number}") for number, content in _lines(path)]
+    """Read a grid's file of records; damage is an error."""
+    records = [parse_record(json.loads(line), f"{path}, line {number}") for number, line in _lines(path)]
     if not records:
         raise wrong("path", "a file with a record in each line", f"{path}, which has none")
     return records
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _grid_records(path: Path) -> dict[str, RunRecord | str]:
+    """Read each line of a grid's file, or tell why it cannot be read."""
+    found: dict[str, RunRecord | str] = {}
+    for number, line in _lines(path):
+        try:
+            found[f"line {number}"] = parse_record(json.loads(line), f"{path}, line {number}")
+        except (ValueError, RecursionError) as error:
+            found[f"line {number}"] = f"damaged ({error.found if isinstance(error, ParameterError) else error})"
+    if not found:
+        raise wrong("path", "a file with a record in each line", f"{path}, which has none")
+    return found
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-        for number, line in enumerate(data.decode().splitlines(), start=1):
-            if line.strip():
-                yield number, json.loads(line)
+        return [(number, line) for number, line in enumerate(data.decode().splitlines(), start=1) if line.strip()]
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         raise wrong("path", "a file with a record in each line", f"{path}: {error}") from None
 

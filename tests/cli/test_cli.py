@@ -462,7 +462,7 @@ def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(grid, "complete", complete)
     words = ["bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--seeds", "0,1", "--out", tmp_path]
-    with pytest.warns(UserWarning, match=r"Left out, since they are not finished: ce-0\."):
+    with pytest.warns(UserWarning, match=r"Left out, 1 of 4 runs: ce-0: not finished\."):
         code, stdout, stderr = invoke(*words)
     assert code == 1
     assert stderr.startswith("1 of 4 runs did not finish. ce-0: The gradient of method 'ce' was not finite")

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -108,15 +108,20 @@ def show_warning(message: Warning | str, category: type[Warning], filename: str,
     sys.stderr.write(text)
 
 
-def write_and_print_report(records: list[RunRecord], out: Path, title: str) -> None:
-    """Write the report of records and print its table."""
+def write_and_print_report(
+    records: list[RunRecord], out: Path, title: str, left_out: Mapping[str, str] | None = None
+) -> None:
+    """Write the report of records and print its table: in Markdown where the output is no terminal."""
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
     from shiftcal.report.page import write_report
-    from shiftcal.report.table import before_and_after, print_table
+    from shiftcal.report.table import before_and_after, markdown, print_table
 
     if len(records) == 1 and records[0].before is not None:
         records = before_and_after(records[0])
-    page = write_report(out, records, title)
-    print_table(records)
+    page = write_report(out, records, title, left_out)
+    if sys.stdout.isatty():
+        print_table(records)
+    else:
+        typer.echo(markdown(records))
     typer.echo(f"Report: {page}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shiftcal._errors import wrong
+from shiftcal._errors import UnfinishedError, wrong
 from shiftcal.cli._shared import Set, errors_in_one_line, fail, words_of, write_and_print_report
 
 HELP = """Run a grid of methods and seeds by a recipe, and write the table, the figures and report.html.
@@ -29,13 +29,11 @@ def bench(
     set_: Set = [],  # noqa: B006
 ) -> None:
     """Run a grid."""
-    failed = None
+    failed: UnfinishedError | None = None
     with errors_in_one_line(out):
-        from shiftcal._errors import UnfinishedError
         from shiftcal.experiments.config import load_config
         from shiftcal.experiments.grid import complete_all
-        from shiftcal.records import RECORD, load_records
-        from shiftcal.report.table import markdown
+        from shiftcal.records import RECORD, load_finished
 
         numbers = words_of(seeds)
         if not numbers or not all(number.isdigit() for number in numbers):
@@ -45,11 +43,10 @@ def bench(
         try:
             complete_all(configs, out, engine)
         except UnfinishedError as error:
-            failed = str(error)
+            failed = error
             if not any(out.glob(f"*/{RECORD}")):
                 raise
-        records = load_records(out)  # those of earlier cells too
-        write_and_print_report(records, out, f"shiftcal: {recipe}")
-        typer.echo("\n" + markdown(records))
+        records, left_out = load_finished(out)  # those of earlier cells too
+        write_and_print_report(records, out, f"shiftcal: {recipe}", left_out | (failed.failed if failed else {}))
     if failed:
-        fail(failed, 1)
+        fail(str(failed), 1)

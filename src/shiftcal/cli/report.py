@@ -21,8 +21,8 @@ def report(
     """Write the report of records."""
     place = out or (directory.parent if directory.is_file() else directory)
     with errors_in_one_line(place):
-        from shiftcal.records import load_records
+        from shiftcal.records import load_finished
 
-        records = load_records(directory)
+        records, left_out = load_finished(directory)
         place.mkdir(parents=True, exist_ok=True)
-        write_and_print_report(records, place, f"shiftcal: {directory.resolve().name}")
+        write_and_print_report(records, place, f"shiftcal: {directory.resolve().name}", left_out)

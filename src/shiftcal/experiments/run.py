@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal import _distributed
-from shiftcal._errors import RunDirectoryError, wrong
+from shiftcal._errors import DivergedError, RunDirectoryError, wrong
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
@@ -134,9 +134,7 @@ class _Completion:
         if _distributed.rank() == 0:
             directory.claim_again(self.out, self.config.to_dict(), partial(comparable, self.config))
             self._write(WEIGHTS, partial(checkpoint.save_weights, self.out / WEIGHTS, trained.model))
-        evaluation = evaluate_with(
-            self.config, trained.model, self.dataset, trained.preprocess, progress=self.progress
-        ).model_copy(update={"epoch": trained.epoch})
+        evaluation = self._evaluated(trained, trained.model, trained.epoch)
         also = {name: self._other_weights(trained, name) for name in self.config.evaluation.also}
         seconds = {
             # Summed over epochs: a resumed run counts what it did before the interruption.
@@ -189,9 +187,14 @@ class _Completion:
         if trained.task is None:
             raise wrong("evaluation.also", "empty where the classifier alone is trained", name)
         model, epoch = trained.state.weights(name, trained.task.unseen_images)
-        found = evaluate_with(
-            self.config, model, self.dataset, trained.preprocess, progress=self.progress, histograms=False
-        )
+        return self._evaluated(trained, model, epoch, histograms=False)
+
+    def _evaluated(self, trained: Trained, model: nn.Module, epoch: int, *, histograms: bool = True) -> Evaluation:
+        config, dataset, preprocess = self.config, self.dataset, trained.preprocess
+        try:
+            found = evaluate_with(config, model, dataset, preprocess, progress=self.progress, histograms=histograms)
+        except FloatingPointError:
+            raise DivergedError(config.method, epoch, None) from None
         return found.model_copy(update={"epoch": epoch})
 
     def _trained(self) -> Trained:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shiftcal.methods import METHODS
 from shiftcal.records import Bins, Evaluation, RunRecord
 from shiftcal.report.table import rows_of
+from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def reliability_figure(records: list[RunRecord]) -> bytes:
             diagram = figure.add_subplot(grid[2 * row, column])
             counts = figure.add_subplot(grid[2 * row + 1, column], sharex=diagram)
             _draw_diagram(diagram, counts, bins)
-            diagram.set_title(f"{method} · {title.lower()}\nECE {ece:.1%}", fontsize=10)
+            diagram.set_title(f"{for_figure(method)} · {title.lower()}\nECE {ece:.1%}", fontsize=10)
             if column == 0:
                 diagram.set_ylabel("accuracy")
                 counts.set_ylabel("share")
@@ -119,11 +120,11 @@ def severity_figure(records: list[RunRecord]) -> bytes:
             curves = [[100 * v for v in _curve(e, shift)] for e in evaluations if _has(e, shift)]
             by_severity = list(zip(*curves, strict=True))
             severity, colour = range(len(by_severity)), colour_of(method)
-            axis.plot(severity, [statistics.mean(v) for v in by_severity], "o-", color=colour, label=method)
+            axis.plot(severity, [statistics.mean(v) for v in by_severity], "o-", color=colour, label=for_figure(method))
             if len(curves) > 1 and len(methods) <= 3:
                 low, high = [min(v) for v in by_severity], [max(v) for v in by_severity]
                 axis.fill_between(severity, low, high, color=colour, alpha=0.15)
-        axis.set_title("mean over shifts" if shift is None else shift.replace("_", " "), fontsize=10)
+        axis.set_title("mean over shifts" if shift is None else for_figure(shift.replace("_", " ")), fontsize=10)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     for axis in axes[len(shifts) + 1 :]:
@@ -168,7 +169,7 @@ def _curve(evaluation: Evaluation, shift: str | None) -> list[float]:
     """List ECE by severity, from the clean set on; the mean over shifts where none is named."""
     cells = [cell for cell in evaluation.shifts if shift in (None, cell.shift)]
     severities = sorted({cell.severity or 0 for cell in cells})
-    means = [statistics.mean(cell.ece for cell in cells if cell.severity == s) for s in severities]
+    means = [statistics.mean(cell.ece for cell in cells if (cell.severity or 0) == s) for s in severities]
     return [evaluation.clean.ece, *means]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Mapping
 from pathlib import Path
 
 from shiftcal._io import write_atomically
@@ -26,8 +27,13 @@ figure { margin: 1.5rem 0; } figcaption, .note { color: #777; font-size: .9rem; 
 """
 
 
-def write_report(directory: Path, records: list[RunRecord], title: str) -> Path:
-    """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path."""
+def write_report(
+    directory: Path, records: list[RunRecord], title: str, left_out: Mapping[str, str] | None = None
+) -> Path:
+    """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path.
+
+    `left_out` names runs that have no record, with the reason of each.
+    """
     figures = [("reliability.png", reliability_figure, _RELIABILITY)]
     if all(r.evaluation.shifts for r in records):
         figures.append(("severity.png", severity_figure, _SEVERITY))
@@ -38,7 +44,7 @@ def write_report(directory: Path, records: list[RunRecord], title: str) -> Path:
         shown.append((picture, caption))
     write_atomically(directory / "table.md", markdown(records).encode())
     page = directory / "report.html"
-    write_atomically(page, _page(records, title, shown).encode())
+    write_atomically(page, _page(records, title, shown, left_out or {}).encode())
     return page
 
 
@@ -53,7 +59,7 @@ _SEVERITY = (
 )
 
 
-def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]]) -> str:
+def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]], left_out: Mapping[str, str]) -> str:
     pictures = "".join(
         f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
@@ -63,8 +69,15 @@ def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]]
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
         f'<p class="note">{html.escape(_summary(records))}</p>{_tables(records)}{pictures}'
-        f"<h2>Runs</h2>{_runs(records)}</body></html>\n"
+        f"<h2>Runs</h2>{_runs(records)}{_left_out(left_out)}</body></html>\n"
     )
+
+
+def _left_out(reasons: Mapping[str, str]) -> str:
+    if not reasons:
+        return ""
+    items = "".join(f"<li>{html.escape(name)}: {html.escape(reason)}</li>" for name, reason in reasons.items())
+    return f"<h2>Left out</h2><ul>{items}</ul>"
 
 
 def _summary(records: list[RunRecord]) -> str:

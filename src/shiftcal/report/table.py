@@ -10,6 +10,7 @@ from shiftcal._errors import wrong
 from shiftcal._io import first_difference
 from shiftcal.methods import METHODS
 from shiftcal.records import Cell, Evaluation, Mean, RunRecord
+from shiftcal.report.text import for_markdown, for_terminal, plain
 
 # Title, key of a metric (see `records.Cell.value`), factor, decimals. NLL is no percentage.
 COLUMNS = (
@@ -74,6 +75,7 @@ def check_comparable(records: list[RunRecord]) -> None:
         if seed in seeds:
             raise wrong("records", "of one run per method and seed", f"two of {method} with seed {record.seed}")
         seeds.add(seed)
+    _check_alike(records)
     for method, (_, seeds) in by_method.items():
         domains = {holdout for _, holdout in seeds}
         if len(seeds) < len(domains) * len({seed for seed, _ in seeds}):  # a mean would be over other domains
@@ -82,6 +84,28 @@ def check_comparable(records: list[RunRecord]) -> None:
             raise wrong(
                 "records", "of runs that hold out the same domains", f"{method} with {sorted(map(str, domains))}"
             )
+
+
+def _check_alike(records: list[RunRecord]) -> None:
+    """Raise unless all records have the same bins, and the same severities of a shift."""
+    known: dict[str, Any] = {}
+    for record in records:
+        reliability, severities = record.evaluation.reliability, _severities(record.evaluation)
+        found: dict[str, Any] = {f"severities of {shift}": sorted(own) for shift, own in severities.items()}
+        found["bins"] = len(reliability.clean.count)
+        if reliability.shifted is not None:
+            found["bins under shift"] = len(reliability.shifted.count)
+        for name, value in found.items():
+            if known.setdefault(name, value) != value:
+                found_text = f"{record.method}, seed {record.seed}, with {value} instead of {known[name]}"
+                raise wrong("records", f"of runs with the same {plain(name)}", plain(found_text))
+
+
+def _severities(evaluation: Evaluation) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for cell in evaluation.shifts:
+        found.setdefault(str(cell.shift), []).append(cell.severity or 0)
+    return found
 
 
 def _holdout(record: RunRecord) -> str | None:
@@ -143,12 +167,12 @@ def markdown(records: list[RunRecord]) -> str:
     lines = []
     for part in parts_of(rows):
         lines += [
-            f"| {part} | " + " | ".join(column[0] for column in COLUMNS) + " |",
+            f"| {for_markdown(part)} | " + " | ".join(column[0] for column in COLUMNS) + " |",
             "|---|" + "---:|" * len(COLUMNS),
         ]
         for row in rows:
             cells = [f"**{row.text(part, c)}**" if best(rows, part, c) is row else row.text(part, c) for c in COLUMNS]
-            lines.append(f"| {row.method} | " + " | ".join(cells) + " |")
+            lines.append(f"| {for_markdown(row.method)} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join([*lines, CAPTION, ""])
 
@@ -164,14 +188,16 @@ def print_table(records: list[RunRecord]) -> None:
     if not console.is_terminal:
         console = Console(width=120)  # a file has no width to fit
     for part in parts_of(rows):
-        table = Table(title=part, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+        table = Table(
+            title=for_terminal(part), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
+        )
         table.add_column("method", no_wrap=True)
         for column in COLUMNS:
             table.add_column(column[0], justify="right", no_wrap=True)
         for row in rows:
             cells = [row.text(part, c) for c in COLUMNS]
             table.add_row(
-                row.method,
+                for_terminal(row.method),
                 *[f"[bold]{t}[/]" if best(rows, part, c) is row else t for t, c in zip(cells, COLUMNS, strict=True)],
             )
         console.print(table)

@@ -1,0 +1,49 @@
+"""Text that a user, or a file from elsewhere, supplied, escaped for the medium in which it is shown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+
+def plain(text: object) -> str:
+    r"""Return one line without control characters, which could move a terminal's cursor or break a table's row.
+
+    Example:
+        >>> plain("a\nb\x1b[2J")
+        'a b [2J'
+    """
+    return " ".join(
+        "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in str(text)).split()
+    )
+
+
+def for_terminal(text: object) -> str:
+    r"""Escape text for rich, whose markup is in square brackets.
+
+    Example:
+        >>> for_terminal("[/]")
+        '\\[/]'
+    """
+    return re.sub(r"(\\*)\[", r"\1\1\\[", plain(text))
+
+
+def for_markdown(text: object) -> str:
+    r"""Escape text for a cell of a Markdown table; underscores inside words stay as they are.
+
+    Example:
+        >>> for_markdown("a|b *c* gaussian_noise")
+        'a\\|b \\*c\\* gaussian_noise'
+    """
+    escaped = re.sub(r"([\\`*|<>\[\]])", r"\\\1", plain(text))
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
+
+
+def for_figure(text: object) -> str:
+    r"""Escape text for matplotlib, where dollars begin a formula.
+
+    Example:
+        >>> for_figure("$x$")
+        '\\$x\\$'
+    """
+    return plain(text).replace("$", r"\$")
