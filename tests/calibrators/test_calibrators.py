@@ -2,6 +2,9 @@
 
 import copy
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -173,3 +176,36 @@ def test_a_temperature_can_be_set_by_hand() -> None:
     scaling.load_state_dict({"t": torch.tensor(2.0)})
     assert scaling.temperature == 2.0
     assert torch.equal(scaling(torch.ones(1, 7)), torch.full((1, 7), 0.5))
+
+
+MEASURED = """
+import sys, torch
+from shiftcal import _machine, calibrators
+name, options, n, classes = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+make = lambda: getattr(calibrators, name)(**options)
+torch.manual_seed(0)
+make().fit(torch.randn(50, classes), torch.randint(classes, (50,)))  # what is loaded once
+logits, targets = 3 * torch.randn(n, classes), torch.randint(classes, (n,))
+before = _machine.peak_memory()
+make().fit(logits, targets)
+print((_machine.peak_memory() - before) / (4 * logits.numel()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("TemperatureScaling", {}, (10_000, 200)),
+        ("TemperatureScaling", {"criterion": "ece"}, (100_000, 10)),
+        ("TemperatureScaling", {"search": "lbfgs"}, (10_000, 200)),
+        ("VectorScaling", {}, (10_000, 200)),
+        ("RhoNormScaling", {}, (10_000, 200)),
+        ("HistogramBinning", {}, (10_000, 200)),
+        ("IsotonicRegression", {}, (10_000, 200)),
+    ],
+)
+def test_fitting_takes_less_than_ten_times_its_data(name: str, options: dict[str, str], size: tuple[int, int]) -> None:
+    """In a process of its own: the peak of memory, in units of the logits in float32."""
+    words = [sys.executable, "-c", MEASURED, name, repr(options), *map(str, size)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert float(done.stdout) < 10

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from shiftcal._errors import wrong
 from shiftcal._tensors import check_finite, check_indices, check_range, check_rows
 
 C = TypeVar("C", bound="Calibrator")
+_ELEMENTS = 2**16  # of logits at a time
 
 
 class Calibrator(nn.Module, ABC):
@@ -43,7 +45,7 @@ class Calibrator(nn.Module, ABC):
             raise wrong("targets", "of at least two classes", f"class {int(targets[0])} alone")
         # Solvers need gradients, also where the caller has switched them off for good.
         with torch.autocast(logits.device.type, enabled=False), torch.inference_mode(False):
-            state = self._fit(logits.detach().clone().double(), targets.clone().long())
+            state = self._fit(logits.detach().to(torch.float64, copy=True), targets.clone().long())
         self._set(state | {"classes": torch.tensor(logits.shape[1])})
         return self
 
@@ -82,22 +84,36 @@ class Calibrator(nn.Module, ABC):
         return state
 
 
+def rows_at_once(logits: Tensor) -> int:
+    """Return how many rows to take at a time, so that what is computed of them is small beside all of them."""
+    return max(_ELEMENTS // logits.shape[1], 1)
+
+
 def minimise_nll(
-    scale: Callable[[Tensor], Tensor], start: Tensor, targets: Tensor, *, steps: int = 200
+    scale: Callable[[Tensor, Tensor], Tensor], start: Tensor, logits: Tensor, targets: Tensor, *, steps: int = 200
 ) -> tuple[Tensor, float]:
-    """Minimise the NLL of `scale(parameters)` by L-BFGS; returns the parameters and the NLL."""
+    """Minimise the NLL of `scale(parameters, logits)` by L-BFGS; returns the parameters and the NLL."""
+    rows = rows_at_once(logits)
+    parts = list(zip(logits.split(rows), targets.split(rows), strict=True))
     parameters = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [parameters], max_iter=steps, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
 
+    def losses() -> Iterator[Tensor]:
+        for part, own in parts:
+            yield cross_entropy(scale(parameters, part), own, reduction="sum") / len(targets)
+
     def closure() -> float:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(scale(parameters), targets)
-        loss.backward()
-        return float(loss.detach())
+        return sum(_backward(loss) for loss in losses())
 
     with torch.enable_grad():
         optimizer.step(closure)
     with torch.no_grad():
-        return parameters.detach(), float(torch.nn.functional.cross_entropy(scale(parameters), targets))
+        return parameters.detach(), sum(float(loss) for loss in losses())
+
+
+def _backward(loss: Tensor) -> float:
+    loss.backward()
+    return float(loss.detach())

@@ -37,21 +37,21 @@ class RhoNormScaling(Calibrator):
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         fits = []
         for rho in self.NORMS:
-            norm = _norm(logits, rho)
-            start = logits.new_tensor([-3.0 - math.log(max(float(norm.mean()), 1e-12)), 0.0])
-            found, value = minimise_nll(partial(_scaled, logits, norm), start, targets)
+            mean = float(_norm(logits, rho).mean())
+            start = logits.new_tensor([-3.0 - math.log(max(mean, 1e-12)), 0.0])
+            found, value = minimise_nll(partial(_scaled, rho), start, logits, targets)
             fits.append((value, rho, found))
         _, rho, (log_gamma, log_beta) = min(fits, key=lambda fit: fit[0])
         return {"order": logits.new_tensor(rho), "gamma": log_gamma.exp(), "beta": log_beta.exp()}
 
     def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         log_parameters = torch.stack([state["gamma"], state["beta"]]).log().to(logits.dtype)
-        return _scaled(logits, _norm(logits, self.rho), log_parameters)
+        return _scaled(self.rho, log_parameters, logits)
 
 
-def _scaled(logits: Tensor, norm: Tensor, log_parameters: Tensor) -> Tensor:
+def _scaled(rho: float, log_parameters: Tensor, logits: Tensor) -> Tensor:
     gamma, beta = log_parameters.exp().unbind()
-    scaled: Tensor = logits / (gamma * norm + beta)
+    scaled: Tensor = logits / (gamma * _norm(logits, rho) + beta)
     return scaled
 
 

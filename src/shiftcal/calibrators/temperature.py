@@ -6,9 +6,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from shiftcal._errors import wrong
-from shiftcal.calibrators.base import Calibrator, minimise_nll
+from shiftcal.calibrators.base import Calibrator, minimise_nll, rows_at_once
 from shiftcal.metrics.binning import bin_sums
 
 GRID = torch.arange(10, 501, dtype=torch.float64) / 100  # 0.10, 0.11, …, 5.00
@@ -53,22 +54,25 @@ class TemperatureScaling(Calibrator):
         return self._numbers["t"]
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        z = logits - logits.amax(1, keepdim=True)
+        z = logits.sub_(logits.amax(1, keepdim=True))  # a copy already
         if self.search == "lbfgs":
-            log_t, _ = minimise_nll(lambda log_t: z * (-log_t).exp(), z.new_zeros(()), targets)
+            log_t, _ = minimise_nll(lambda log_t, part: part * (-log_t).exp(), z.new_zeros(()), z, targets)
             return {"t": log_t.exp()}
         evaluate = _nll if self.criterion == "nll" else _ece
-        values = torch.stack([evaluate(z / t, targets) for t in GRID.tolist()])
-        return {"t": GRID[int(values.argmin())]}
+        # A number at a time: hundreds of small tensors between large ones would keep the heap from shrinking.
+        values = [float(evaluate(z, t, targets)) for t in GRID.tolist()]
+        return {"t": GRID[values.index(min(values))]}
 
     def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         return logits / state["t"].to(logits.dtype)
 
 
-def _nll(z: Tensor, targets: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(z, targets)
+def _nll(z: Tensor, t: float, targets: Tensor) -> Tensor:
+    rows = rows_at_once(z)
+    parts = zip(z.split(rows), targets.split(rows), strict=True)
+    return torch.stack([cross_entropy(part / t, own, reduction="sum") for part, own in parts]).sum() / len(targets)
 
 
-def _ece(z: Tensor, targets: Tensor) -> Tensor:
-    confidence = 1 / z.exp().sum(1)  # z's largest entry is 0
+def _ece(z: Tensor, t: float, targets: Tensor) -> Tensor:
+    confidence = torch.cat([1 / (part / t).exp().sum(1) for part in z.split(rows_at_once(z))])  # z's largest entry is 0
     return bin_sums(confidence, z.argmax(1) == targets, bins=15).expected_error()

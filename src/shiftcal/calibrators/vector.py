@@ -24,7 +24,7 @@ class VectorScaling(Calibrator):
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         start = torch.stack([torch.ones_like(logits[0]), torch.zeros_like(logits[0])])
-        (weight, bias), _ = minimise_nll(lambda p: logits * p[0] + p[1], start, targets)
+        (weight, bias), _ = minimise_nll(lambda p, part: part * p[0] + p[1], start, logits, targets)
         return {"weight": weight, "bias": bias}
 
     def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
