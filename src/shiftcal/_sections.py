@@ -36,6 +36,7 @@ def _as_tuple(value: Any) -> Any:
 List = BeforeValidator(_as_tuple)  # TOML and JSON have lists
 Positive = Annotated[float, should("positive", lambda v: v > 0)]
 NotNegative = Annotated[float, should("at least 0", lambda v: v >= 0)]
+Fraction = Annotated[float, should("in [0, 1]", lambda v: 0 <= v <= 1)]
 Share = Annotated[float, should("in [0, 1)", lambda v: 0 <= v < 1)]
 Count = Annotated[int, should("positive", lambda v: v > 0)]
 CountOrNone = Annotated[int, should("at least 0", lambda v: v >= 0)]

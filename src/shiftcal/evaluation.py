@@ -50,7 +50,7 @@ def predict(
     a FloatingPointError: the model diverged, or its weights are damaged.
     """
     device = next(model.parameters()).device
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # some may be frozen in evaluation mode
     model.eval()
     found: list[tuple[int, Tensor, Tensor]] = []
     try:
@@ -58,7 +58,8 @@ def predict(
             for index, part in split.to(device).parts(batch_size, _distributed.rank(), _distributed.world_size()):
                 found.append((int(index[0]), model(preprocess(part.images)).float(), part.targets))
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
     if _distributed.is_distributed():
         local = [(first, logits.cpu(), targets.cpu()) for first, logits, targets in found]
         parts = (part for parts in _distributed.all_gather_object(local) for part in parts)

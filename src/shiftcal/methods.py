@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shiftcal._errors import unknown, wrong
+from shiftcal._imports import import_object
 
 Weights = Literal["last", "best_nll", "best_ece", "average"]
 
@@ -51,7 +52,7 @@ class Constraint:
 
     Attributes:
         loss: A name in `shiftcal.losses`.
-        rule: How the two gradients become one, a name in `shiftcal.rectification.RULES`.
+        rule: How the two gradients become one, a name in `shiftcal.gradients.RULES`.
         batch: "independent": a second batch and forward pass; "shared": the main batch's unfiltered members.
         scope: The parameters whose gradient is changed: "all", or those of the last layer, the "classifier".
         momentum: β of the running mean of the constraint's gradient; 0 uses each step's own.
@@ -135,12 +136,17 @@ METHODS: dict[str, Method] = {
 
 
 def find(name: str) -> Method:
-    """Look a method up by name.
+    """Look a method up: a row's name, or "package.module:row" for a `Method` of your own.
 
     Example:
         >>> find("ce").loss.name
         'cross_entropy'
     """
+    if ":" in name:
+        row = import_object("method", name, "row, a shiftcal.methods.Method")
+        if not isinstance(row, Method):
+            raise wrong("method", "package.module:row, a shiftcal.methods.Method", f"{name}, a {type(row).__name__}")
+        return row
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]

@@ -371,9 +371,10 @@ def _run_record(run: Path) -> RunRecord | str:
 
 
 def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
-    """Write records in a compact form, a line each, numbers rounded to what is significant; .xz compresses."""
-    lines = "".join(json.dumps(_rounded(json.loads(r.to_json())), separators=(",", ":")) + "\n" for r in records)
-    data = lines.encode()
+    """Write records in a compact form, a line each, what was measured rounded to five digits; .xz compresses."""
+    trees = (json.loads(record.to_json()) for record in records)
+    exact = (_rounded(tree) | {"config": tree["config"]} for tree in trees)
+    data = "".join(json.dumps(tree, separators=(",", ":")) + "\n" for tree in exact).encode()
     write_atomically(path, lzma.compress(data) if path.suffix == ".xz" else data)
 
 

@@ -209,3 +209,21 @@ def test_fitting_takes_less_than_ten_times_its_data(name: str, options: dict[str
     words = [sys.executable, "-c", MEASURED, name, repr(options), *map(str, size)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert float(done.stdout) < 10
+
+
+@each
+def test_a_module_that_holds_an_unfitted_calibrator_can_be_loaded(kind: type[calibrators.TemperatureScaling]) -> None:
+    model = torch.nn.ModuleDict({"calibrator": kind()})
+    model.load_state_dict(model.state_dict())
+    fitted = torch.nn.ModuleDict({"calibrator": kind().fit(*overconfident())})
+    model.load_state_dict(fitted.state_dict())
+    logits = overconfident(seed=1)[0]
+    torch.testing.assert_close(model["calibrator"](logits), fitted["calibrator"](logits))
+    with pytest.raises(ValueError, match=f"that of {kind.__name__}"):
+        model.load_state_dict(fitted.state_dict() | {"calibrator.junk": torch.zeros(2)})
+
+
+def test_the_temperature_is_the_one_in_the_buffer() -> None:
+    scaling = TemperatureScaling().fit(*overconfident())
+    scaling.t.fill_(2.0)
+    assert scaling.temperature == 2.0

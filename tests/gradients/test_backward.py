@@ -327,3 +327,36 @@ def test_channels_last_gradients_are_those_of_contiguous_ones() -> None:
     assert other.conflict
     for a, b in zip(first, second, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_parameter_that_is_listed_twice_counts_once() -> None:
+    w = torch.tensor([1.0, -1.0], requires_grad=True)
+    once, twice = [], []
+    for found, parameters in ((once, [w]), (twice, [w, w])):
+        w.grad = None
+        report = rectified_backward((w * torch.tensor([1.0, 2.0])).sum(), w[1] - 3 * w[0], parameters)
+        found += [w.grad.clone(), report.cosine, report.main_norm]
+    for one, other in zip(once, twice, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_main_loss_that_depends_on_no_parameter_is_refused() -> None:
+    w, other = (torch.ones(2, requires_grad=True) for _ in range(2))
+    with pytest.raises(ValueError, match="`main_loss` should be one that depends on some of `parameters`"):
+        rectified_backward(other.sum(), other.prod(), [w])
+    assert w.grad is None
+
+
+def test_the_running_mean_is_loaded_as_a_modules_buffer_is() -> None:
+    used = ConstraintMomentum(beta=0.5)
+    used(torch.tensor([2.0, 4.0], dtype=torch.float64))
+    again = ConstraintMomentum(beta=0.5)
+    again.load_state_dict({"mean": torch.tensor([1.0, 2.0])})  # of another type
+    torch.testing.assert_close(again(torch.zeros(2, dtype=torch.float64)), torch.tensor([0.5, 1.0]).double())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        used.load_state_dict({})
+    used.load_state_dict({"mean": torch.tensor([1.0, 2.0])})
+    assert used.mean.dtype == torch.float64, "it stays where and what it is"
+    fresh = ConstraintMomentum(beta=0.5)
+    fresh.load_state_dict(ConstraintMomentum(beta=0.5).state_dict())  # of a run that has not met its constraint
+    assert fresh.mean is None

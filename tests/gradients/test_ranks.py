@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def deepspeed() -> torch.nn.Parameter:
 )
 def test_shards_are_refused_with_what_to_do(make: Any, kind: str) -> None:
     shard = make()
-    expected = rf"`parameters` should be whole on every rank, as under DistributedDataParallel.*a shard of {kind}"
+    expected = rf"`parameters` should be whole on every rank.*DistributedDataParallel.*a shard of {kind}"
     with pytest.raises(ValueError, match=expected):
         rectified_backward(torch.ones(1, requires_grad=True).sum(), torch.ones(1, requires_grad=True).sum(), [shard])
 
@@ -139,3 +140,47 @@ def test_a_scaler_and_clipping_work_as_they_do_with_backward() -> None:
     scaler.step(optimizer)
     scaler.update()
     assert torch.equal(model.weight, before)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("inner", [False, True], ids=["root alone", "layers too"])
+def test_fsdp2_is_refused_after_a_forward_pass(inner: bool) -> None:
+    """Its parameters are then unsharded and look like any others."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+    mesh = init_device_mesh("cpu", (1,))
+    for module in ([model[0]] if inner else []) + [model]:
+        fully_shard(module, mesh=mesh)
+    y = torch.arange(5) % 3
+    logits = model(torch.randn(5, 4))
+    with pytest.raises(ValueError, match="a shard of FSDP"):
+        rectified_backward(losses.cross_entropy(logits, y), losses.soft_ece(logits, y), model.parameters())
+    rectified = torch.nn.Linear(4, 3)  # another model beside it is none of FSDP's business
+    logits = rectified(torch.randn(5, 4))
+    rectified_backward(losses.cross_entropy(logits, y), losses.soft_ece(logits, y), rectified.parameters())
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_group_without_this_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 0 if group is None else -1)
+    w = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="`process_group` should be one that this rank is in"):
+        rectified_backward(w.sum(), w.prod(), [w], process_group=object())
+    with pytest.raises(ValueError, match="`process_group` should be one that this rank is in"):
+        gather(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), object())
+
+
+def test_parameters_of_fsdp1_with_use_orig_params_are_refused() -> None:
+    w = torch.nn.Parameter(torch.ones(2))
+    w._fsdp_flattened = True
+    with pytest.raises(ValueError, match=r"a shard of FSDP \(with use_orig_params\)"):
+        rectified_backward(w.sum(), w.prod(), [w])

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import itertools
 import pickle
@@ -16,6 +17,7 @@ from stand_ins import write_class_folders
 from shiftcal import data, methods
 from shiftcal._errors import DivergedError, ImageError, ParameterError, UnfinishedError
 from shiftcal.augment import crop_flip, jensen_shannon
+from shiftcal.evaluation import predict
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.run import Trained, train
@@ -24,7 +26,10 @@ from shiftcal.methods import METHODS, Constraint, Loss, Method
 from shiftcal.models import load_weights
 from shiftcal.training import engine
 from shiftcal.training.inputs import Inputs
+from shiftcal.training.loop import Hooks, fit
+from shiftcal.training.state import TrainState
 from shiftcal.training.step import StepReport, training_step
+from shiftcal.training.task import Task
 
 TINY = ["data.train=256", "data.validation=64", "data.test=64", "train.epochs=4", "train.batch_size=32"]
 
@@ -367,3 +372,50 @@ def test_both_batches_have_crops_of_their_own(dataset: data.Dataset, monkeypatch
     train(config("method=rect-only", "train.epochs=1", "train.start=0", "train.batch_size=64"), one, progress=False)
     _, mix, original = steps[0]
     assert not torch.equal(mix.images, original.images)
+
+
+def test_a_bad_step_before_a_pause_is_named_after_it() -> None:
+    """Nothing is updated after it, whether the run was paused or not, and the error names it."""
+    settings = load_config(
+        "demo", ["method=ce", "data.train=160", "data.validation=32", "data.test=32", "train.batch_size=16"]
+    )
+    dataset = load_dataset(settings)
+
+    def start(done: int = 0) -> tuple[TrainState, Task]:
+        setup = set_up(settings, dataset)
+        steps = itertools.count(done + 1)
+
+        def prepare(*args: Any) -> Any:
+            made = setup.task.prepare(*args)
+            return replace(made, images=made.images * float("nan")) if next(steps) == 3 else made
+
+        return setup.state, replace(setup.task, prepare=prepare)
+
+    class PauseAtFive(Hooks):
+        steps = 0
+
+        def after_step(self) -> bool:
+            self.steps += 1
+            return self.steps == 5
+
+    state, task = start()
+    fit(state, task, hooks=PauseAtFive(), progress=False)
+    saved = copy.deepcopy(state.state_dict())
+    resumed, rest = start(5)
+    resumed.model.load_state_dict(state.model.state_dict())
+    resumed.load_state_dict(saved, [])
+    with pytest.raises(DivergedError) as caught:
+        fit(resumed, rest, progress=False)
+    assert caught.value.step == 3
+    pairs = zip(resumed.model.parameters(), state.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "frozen since"
+
+
+def test_validation_leaves_frozen_layers_as_they_are() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(12), torch.nn.Linear(12, 2)).train()
+    model[1].eval()
+    split = data.MemorySplit(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+    predict(model, split, lambda images: images.float())
+    assert [module.training for module in model] == [True, False, True]
+    with pytest.raises(FloatingPointError, match="logits of 3 of 3 images are not finite"):
+        predict(model, split, lambda images: images.float() + float("inf"))

@@ -73,8 +73,21 @@ class TwoBiases(torch.nn.Module):
         return images.flatten(1)[:, :5] + (self.a + self.b)
 
 
-def test_parameters_that_autograd_gives_one_gradient_are_scaled_once() -> None:
-    model, mix = TwoBiases(), inputs(0)
+class JoinedBiases(torch.nn.Module):
+    """Autograd gives the parts of a joined tensor views of one gradient, and the other bias the whole of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.z = (torch.nn.Parameter(torch.zeros(n, dtype=torch.float64)) for n in (2, 3))
+        self.b = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)[:, :5] + (torch.cat([self.a, self.z]) + self.b)
+
+
+@pytest.mark.parametrize("kind", [TwoBiases, JoinedBiases])
+def test_parameters_that_autograd_gives_one_gradient_are_scaled_once(kind: type[torch.nn.Module]) -> None:
+    model, mix = kind(), inputs(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     optimizer.found_inf = torch.zeros(())
     expected = gradient(model, MAIN(model(mix.images), mix.targets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ class Calibrator(nn.Module, ABC):
     """A function of logits, fitted on held-out logits and targets; what was fitted are its buffers."""
 
     _keys: tuple[str, ...] = ()  # what a fitted state holds at least
+    _more: str = "classes"  # a pattern of what else it may hold
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,9 +66,10 @@ class Calibrator(nn.Module, ABC):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Which buffers there are, and their shapes, is known when something was fitted.
         state = {name.removeprefix(prefix): t for name, t in state_dict.items() if name.startswith(prefix)}
-        if not set(self._keys) <= set(state):
+        odd = [name for name in state if name not in self._keys and not re.fullmatch(self._more, name)]
+        if state and (odd or not set(self._keys) <= set(state)):
             raise wrong("state", f"that of {type(self).__name__}, with {', '.join(self._keys)}", sorted(state))
-        self._set(state)
+        self._set(state)  # one that was not fitted has none
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _set(self, state: dict[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ class IsotonicRegression(Calibrator):
     """
 
     _keys = ("x0", "y0")
+    _more = r"[xy]\d+|classes"
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         try:

@@ -50,8 +50,7 @@ class TemperatureScaling(Calibrator):
     @property
     def temperature(self) -> float:
         """The fitted temperature."""
-        self._fitted()
-        return self._numbers["t"]
+        return float(self._fitted()["t"])
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         z = logits.sub_(logits.amax(1, keepdim=True))  # a copy already

@@ -66,7 +66,7 @@ class MixedEpoch:
         split: The training samples.
         policy: What is filtered, and how.
         filtered: Which samples are.
-        strengths: How strongly, for each sample; of account for the filtered ones.
+        strengths: How strongly, for each sample; only those of filtered ones matter.
     """
 
     def __init__(self, split: Split, *, policy: LowPassPolicy, seed: int, epoch: int) -> None:

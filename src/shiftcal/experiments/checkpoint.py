@@ -229,8 +229,21 @@ def load(path: Path, model: nn.Module) -> tuple[dict[str, Any], list[dict[str, A
     """Read a checkpoint: weights into the model; returns the state and the history."""
     check(path)
     load_weights(path / WEIGHTS, model)
-    state = torch.load(path / _STATE, map_location="cpu", weights_only=True)
-    return state, read_json(path / _HISTORY)
+    return load_state(path), read_json(path / _HISTORY)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Read the state in a checkpoint that is whole."""
+    try:
+        state: dict[str, Any] = torch.load(path / _STATE, map_location="cpu", weights_only=True)
+        dict(state["config"]), int(state["epochs"])
+    except Exception as error:  # files with right checksums that were never ours
+        raise CheckpointError("checkpoint", "one of this program's", f"{path}: {_first_line(error)}") from None
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def check(path: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from shiftcal import methods
 from shiftcal._errors import ParameterError, RunDirectoryError, did_you_mean, unknown, wrong
 from shiftcal._io import read_object
-from shiftcal._sections import Count, CountOrNone, Names, Section, should
+from shiftcal._sections import Count, CountOrNone, Fraction, Names, NotNegative, Section, should
 from shiftcal.experiments.recipes import read_recipe
 from shiftcal.methods import Method, Weights
 from shiftcal.records import CONFIG
@@ -51,15 +51,15 @@ class DataSettings(Section):
     """How many processes decode."""
     holdout: str | None = None
     """The domain that is the shift, of a set with domains."""
-    train: int = 6000
+    train: Count = 6000
     """Training images of `shapes`."""
-    validation: int = 1000
+    validation: Count = 1000
     """Validation images of `shapes`."""
-    test: int = 2000
+    test: Count = 2000
     """Test images of `shapes`."""
-    texture_match: float = 0.65
+    texture_match: Fraction = 0.65
     """How often the texture of `shapes` matches the class."""
-    texture_amplitude: float = 0.06
+    texture_amplitude: NotNegative = 0.06
     """How strong the texture of `shapes` is."""
 
 
@@ -232,13 +232,22 @@ def _readable(error: ValidationError) -> ParameterError:
     if kind == "should":
         return wrong(key, context["text"], found)
     if kind == "literal_error":
-        allowed = [word.strip().strip("'") for word in context["expected"].replace(" or ", ",").split(",")]
+        allowed = list(_literals(dict(all_keys())[key].annotation))
         return (
             unknown(key, found, allowed)
             if isinstance(found, str)
             else wrong(key, f"one of {', '.join(allowed)}", found)
         )
     return wrong(key, _TYPES.get(kind, first["msg"].lower()), repr(found))
+
+
+def _literals(kind: Any) -> Iterator[str]:
+    """List the values of the `Literal` in a field's type."""
+    if typing.get_origin(kind) is Literal:
+        yield from typing.get_args(kind)
+    else:
+        for part in typing.get_args(kind):
+            yield from _literals(part)
 
 
 _TYPES = {

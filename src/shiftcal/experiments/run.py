@@ -25,7 +25,7 @@ from shiftcal.experiments.checks import check_config, check_data, check_training
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import digest_of, finished
-from shiftcal.experiments.saving import saving, upgraded
+from shiftcal.experiments.saving import check_resumable, saving, upgraded
 from shiftcal.experiments.setup import (
     evaluate_with,
     load_dataset,
@@ -210,6 +210,7 @@ class _Completion:
         network = load_network(config, dataset)
         preprocess = preprocessing_of(config, dataset, network)
         self._claim()
+        check_resumable(config, directory.checkpoints_in(self.out))
         before = evaluate_with(config, network, dataset, preprocess, progress=self.progress)
         _warn_of_chance(before.validation.accuracy, len(dataset.classes))
         with ExitStack() as stack:

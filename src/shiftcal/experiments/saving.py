@@ -120,12 +120,25 @@ def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
 
 
 def _check_same_run(config: Config, stored: dict[str, Any], path: Path) -> None:
+    if config.finetuned_from and "within" in stored:
+        expected = "of a fine-tuning that this version began (remove the directory to start anew)"
+        raise CheckpointError("checkpoints", expected, f"{path}, of an earlier version")
     theirs = from_dict(stored["config"])
     if differing := first_difference(config.to_dict(), theirs.to_dict(), ignored=directory.RESUMABLE_KEYS):
         raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
     if more := set(config.evaluation.also) - {*theirs.evaluation.also, theirs.row.weights, "last"}:
         kept = ", ".join(sorted({*theirs.evaluation.also, theirs.row.weights, "last"}))
         raise wrong("evaluation.also", f"of {kept}, which the run keeps since it began", ", ".join(sorted(more)))
+
+
+def check_resumable(config: Config, checkpoints: Path) -> None:
+    """Raise if the last checkpoint is one that cannot be continued from; for what takes long before it is read."""
+    for path in checkpoint.checkpoints(checkpoints)[-1:]:
+        try:
+            checkpoint.check(path)
+        except CheckpointError:
+            return  # `restore` tells of it, and takes another
+        _check_same_run(config, checkpoint.load_state(path), path)
 
 
 def upgraded(stored: dict[str, Any]) -> dict[str, Any]:

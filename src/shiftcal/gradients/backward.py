@@ -97,6 +97,8 @@ class GradientPair:
                 found = f"shape {list(loss.shape)}, {loss.requires_grad=!s}"
                 raise wrong(name, "a scalar that requires a gradient", found)
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
+        if not any(gradients.used):
+            raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")
         self._sum = gradients if self._sum is None else self._sum.add(gradients)
 
     def backward(

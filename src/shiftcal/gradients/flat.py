@@ -58,13 +58,15 @@ def constrained_first(
     parameters: Iterable[Tensor], constrained: Iterable[Tensor] | None = None
 ) -> tuple[list[Tensor], int]:
     """List the parameters that require a gradient, the constrained ones first, and count those; None means all."""
-    trainable = [p for p in parameters if p.requires_grad]
+    # Once each: a tied weight may be listed twice.
+    trainable = list({id(p): p for p in parameters if p.requires_grad}.values())
     if constrained is None:
         return trainable, len(trainable)
     chosen = {id(p) for p in constrained if p.requires_grad}
     first = [p for p in trainable if id(p) in chosen]
     if not first or len(first) < len(chosen):
-        raise wrong("constrained", "some of `parameters` that require a gradient", f"{len(first)} of {len(chosen)}")
+        found = f"{len(chosen)} that require one, {len(first)} of them in `parameters`"
+        raise wrong("constrained", "some of `parameters` that require a gradient", found)
     return first + [p for p in trainable if id(p) not in chosen], len(first)
 
 
@@ -119,14 +121,15 @@ def write_gradients(
 
 
 def _write_each(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> None:
-    """Set `.grad` to gradients that are there already; one that autograd gave to two parameters is copied."""
+    """Set `.grad` to gradients that are there already; memory that autograd gave to two parameters is copied."""
     seen = set()
     for p, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             p.grad = None
             continue
-        p.grad = laid_out(gradient.clone() if gradient.data_ptr() in seen else gradient, p)
-        seen.add(gradient.data_ptr())
+        memory = gradient.untyped_storage().data_ptr()
+        p.grad = laid_out(gradient.clone() if memory in seen else gradient, p)
+        seen.add(memory)
 
 
 def split(vector: Float[Tensor, " n"], parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -41,6 +41,8 @@ class ConstraintMomentum(nn.Module):
         """Take in one gradient and return the running mean."""
         if self.mean is None:
             self.mean = torch.zeros_like(gradient)
+        elif (self.mean.device, self.mean.dtype) != (gradient.device, gradient.dtype):  # loaded from a checkpoint
+            self.mean = self.mean.to(gradient)
         if self.mean.shape != gradient.shape:
             raise wrong("gradient", f"of length {len(self.mean)}, as before", len(gradient))
         finite = gradient.dot(gradient).isfinite()
@@ -50,5 +52,7 @@ class ConstraintMomentum(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # The length is known from the first gradient on, or from a checkpoint.
         stored = state_dict.get(f"{prefix}mean")
-        self.mean = None if stored is None else torch.empty_like(stored)
+        if stored is not None:
+            here = stored if self.mean is None else self.mean
+            self.mean = torch.empty_like(stored, device=here.device, dtype=here.dtype)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,11 @@ from shiftcal.gradients.flat import Gradients
 
 def ranks_in(process_group: Any) -> int:
     """Count the ranks of a group, by default of all; 1 where no group is initialised."""
-    return dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    if process_group is not None and dist.get_rank(process_group) < 0:
+        raise wrong("process_group", "one that this rank is in", f"one without rank {dist.get_rank()}")
+    return dist.get_world_size(process_group)
 
 
 def mean_over_ranks(gradients: Gradients, process_group: Any = None) -> Gradients:
@@ -30,20 +35,29 @@ def mean_over_ranks(gradients: Gradients, process_group: Any = None) -> Gradient
     both = torch.cat([vector, flags])
     dist.all_reduce(both, group=process_group)
     used = gradients.used
-    if not all(used):  # only then may another rank know of more, and is it worth to wait for the device
+    if not all(used):  # only then may another rank have used more, and is it worth waiting for the device
         used = tuple(flag > 0 for flag in both[-count:].tolist())
     return replace(gradients, vector=both[:-count].div_(ranks), used=used)
 
 
 def check_not_sharded(parameters: Sequence[Tensor]) -> None:
     """Raise where a parameter is a shard: a rank then has only a part of each gradient."""
+    of_fsdp = _fsdp_parameters()
     for p in parameters:
-        kind = _sharding(p)
+        kind = "FSDP" if id(p) in of_fsdp else _sharding(p)
         if kind is not None:
             expected = (
-                "whole on every rank, as under DistributedDataParallel: a rule needs dot products over all of them"
+                "whole on every rank: a rule needs dot products over all of them "
+                "(wrap the model in DistributedDataParallel, or leave it unwrapped)"
             )
             raise wrong("parameters", expected, f"a shard of {kind}")
+
+
+def _fsdp_parameters() -> set[int]:
+    """Find the parameters of modules under `fully_shard`: between forward and backward pass they look like others."""
+    states = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", {})
+    sharded = [module for module, state in list(states.items()) if type(state()).__name__ == "FSDPState"]
+    return {id(p) for module in sharded for p in module.parameters()}
 
 
 def _sharding(parameter: Tensor) -> str | None:
@@ -51,7 +65,9 @@ def _sharding(parameter: Tensor) -> str | None:
         return "FSDP (a DTensor)"
     if hasattr(parameter, "_is_flat_param") or type(parameter).__name__ == "FlatParameter":
         return "FSDP (a FlatParameter)"
-    if hasattr(parameter, "ds_id") or hasattr(parameter, "ds_tensor"):
+    if getattr(parameter, "_fsdp_flattened", False):
+        return "FSDP (with use_orig_params)"
+    if any(hasattr(parameter, name) for name in ("ds_id", "ds_tensor", "_hp_mapping")):
         return "DeepSpeed ZeRO"
     return None
 
@@ -60,7 +76,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, sizes: list[int], rank: int, group: Any) -> Tensor:
         ctx.start, ctx.count, ctx.ranks = sum(sizes[:rank]), len(local), len(sizes)
-        return torch.cat(_all_rows(local, sizes, group))
+        return torch.cat(all_rows(local, sizes, group))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
@@ -76,7 +92,8 @@ def gather(
 
     A constraint such as Soft-ECE is no mean over samples: computed on each rank's rows and averaged it is another one
     than that of the whole batch. Compute it on what this returns. The backward pass suits gradients that are averaged
-    over the ranks, as `rectified_backward` and DistributedDataParallel do it. Ranks may have different numbers of rows.
+    over the ranks, as `rectified_backward` and DistributedDataParallel do it. Ranks may have different numbers of rows,
+    so gather the rows that count: `gather(logits[~filtered], targets[~filtered])`.
     Without a process group the arguments are returned as they are.
 
     Args:
@@ -97,10 +114,10 @@ def gather(
     dist.all_gather(counts, count, group=process_group)
     sizes = torch.cat(counts).tolist()
     rows: Tensor = _Gather.apply(logits, sizes, dist.get_rank(process_group), process_group)  # type: ignore[no-untyped-call]
-    return rows, torch.cat(_all_rows(targets, sizes, process_group))
+    return rows, torch.cat(all_rows(targets, sizes, process_group))
 
 
-def _all_rows(local: Tensor, sizes: list[int], group: Any) -> list[Tensor]:
+def all_rows(local: Tensor, sizes: Sequence[int], group: Any = None) -> list[Tensor]:
     """Gather every rank's rows, padded on the way to as many as the largest has."""
     padded = local.new_zeros(max(sizes), *local.shape[1:])
     padded[: len(local)] = local

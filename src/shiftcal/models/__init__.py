@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal._errors import unknown, wrong
+from shiftcal._imports import import_object
 from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
 from shiftcal.models.resnet import resnet18, resnet50, resnet110
@@ -66,11 +66,7 @@ def find(name: str) -> Callable[[int], nn.Module]:
 
 
 def _import(path: str) -> Callable[[int], nn.Module]:
-    module, _, attribute = path.partition(":")
-    try:
-        factory: Callable[[int], nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise wrong("model", "package.module:factory, a function that can be imported", f"{path} ({error})") from None
+    factory = import_object("model", path, "factory, a function")
     if not callable(factory):
         raise wrong("model", "package.module:factory, a function", f"{path}, a {type(factory).__name__}")
     return factory

@@ -21,6 +21,8 @@ from shiftcal._sections import (
 )
 from shiftcal.methods import Weights
 
+TRACKERS = ("tensorboard", "wandb")
+
 
 class TrainSettings(Section):
     """Model, optimiser, schedule, length, and what is done to every training image."""
@@ -75,7 +77,7 @@ class TrainSettings(Section):
     """Which weights are evaluated and written; by default what the method's row says."""
     average_decay: Share = 0.999
     """Decay of the average over the steps that `keep = "average"` takes."""
-    track: Names = ()
+    track: Annotated[Names, should(f"of {', '.join(TRACKERS)}", lambda v: all(name in TRACKERS for name in v))] = ()
     """Trackers to tell, `tensorboard` and `wandb`."""
 
     @property

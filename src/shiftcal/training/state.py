@@ -69,6 +69,7 @@ class TrainState:
             "steps": steps,
             "ranks": _distributed.all_gather_object(states),
             "totals": totals.state(),
+            "frozen": bool(self.optimizer.found_inf),  # type: ignore[attr-defined]
             "seconds": seconds + self.partial.get("seconds", 0.0),
         }
 
@@ -83,6 +84,7 @@ class TrainState:
         if states["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(states["cuda"], self.device)
         totals.restore(self.partial["totals"])
+        self.optimizer.found_inf.fill_(self.partial.get("frozen", False))  # type: ignore[attr-defined]
 
     def weights(self, name: str, images: Callable[[torch.device], Iterable[Tensor]]) -> tuple[nn.Module, int]:
         """Return a model with the weights of that name, see `train.keep`, and the epoch that they are from.

@@ -68,12 +68,14 @@ def state(name: str) -> str:
         return f"ready at {root}"
     if name in REMOTES:
         return f"shiftcal data prepare {name}   (or --from an archive or folder)"
-    return f"shiftcal data prepare {name} --from FOLDER   ({_LAYOUTS[name]})"
+    return f"shiftcal data prepare {name} --from FOLDER   ({_LAYOUTS.get(name, 'its files')})"
 
 
 def _fetch(name: str, progress: bool) -> Path:
     if name not in REMOTES:
-        raise wrong("from", f"a folder with {name} ({_LAYOUTS[name]}), which cannot be downloaded", "nothing")
+        raise wrong(
+            "from", f"a folder with {name} ({_LAYOUTS.get(name, 'its files')}), which cannot be downloaded", "nothing"
+        )
     archive = data.home() / "archives" / REMOTES[name].name
     download(REMOTES[name], archive, progress=progress)
     return archive

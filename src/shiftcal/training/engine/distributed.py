@@ -18,6 +18,7 @@ from torch import distributed as dist
 from shiftcal import _distributed
 from shiftcal.gradients import Gradients
 from shiftcal.gradients.flat import split, widest
+from shiftcal.gradients.reduce import all_rows
 from shiftcal.training.inputs import Inputs, rows_of_views
 from shiftcal.training.objective import Objective
 from shiftcal.training.step import Ops, Statistics, count_correct, gradients_of
@@ -95,12 +96,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, count: int) -> Tensor:
-        ctx.rows, sizes = _distributed.local_rows(count), _distributed.shard_sizes(count)
-        padded = local.new_zeros(max(sizes), *local.shape[1:])
-        padded[: len(local)] = local
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        ctx.rows = _distributed.local_rows(count)
+        return torch.cat(all_rows(local, _distributed.shard_sizes(count)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
