@@ -27,11 +27,14 @@ def list_() -> None:
 def prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set, see `shiftcal data list`.")],
     source: Annotated[Path | None, typer.Option("--from", help="A folder or archive that holds it.")] = None,
+    max_gigabytes: Annotated[
+        float | None, typer.Option(help="How much may come of an archive; by default ten times its size and 1 GB.")
+    ] = None,
 ) -> None:
     """Download a data set, or take it from a folder or archive, and read it to see that it is all right."""
     with errors_in_one_line(Path()):
         from shiftcal.data.files.prepare import prepare
 
-        made = prepare(name, source)
+        made = prepare(name, source, max_bytes=None if max_gigabytes is None else int(max_gigabytes * 1e9))
         counts = f"{len(made.train):,} training, {len(made.validation):,} validation and {len(made.test):,} test images"
         typer.echo(f"{name}: {counts} of {len(made.classes)} classes, {list(made.train.shape)}.")

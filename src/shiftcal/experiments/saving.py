@@ -113,7 +113,11 @@ def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
             warnings.warn(f"{error} {f'{found[-1].name} is tried instead.' if found else ''}".strip(), stacklevel=2)
             continue
         _check_same_run(config, stored, path)
-        state.load_state_dict(stored, history)
+        try:
+            state.load_state_dict(stored, history)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # right sums, wrong content
+            reason = f"{path}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise CheckpointError("checkpoints", "those of this program", reason) from None
         return path
     expected = "a directory with a whole checkpoint (remove it to train from the beginning)"
     raise CheckpointError("checkpoints", expected, f"{checkpoints}, where all are damaged")

@@ -27,6 +27,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
         raise wrong("weights", "a state dict, names and their tensors", f"{path}, which holds {_kind(content)}")
+    for name, tensor in content.items():
+        if not isinstance(name, str):
+            raise wrong("weights", "a state dict, names and their tensors", f"{path}, with the key {name!r}")
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+            kind = "meta" if tensor.is_meta else "quantised" if tensor.is_quantized else "sparse"
+            raise wrong("weights", "dense tensors", f"{path}, where {name} is {kind}")
     return dict(content)
 
 
@@ -66,6 +72,8 @@ def mismatches(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list
                 lines.append(f"{name} is missing")
         elif tensors[name].shape != tensor.shape:
             lines.append(f"{name} is {list(tensors[name].shape)}, the model's is {list(tensor.shape)}")
+        elif tensors[name].is_floating_point() != tensor.is_floating_point():
+            lines.append(f"{name} is {tensors[name].dtype}, the model's is {tensor.dtype}")
     return lines + [f"{name} is not in the model" for name in tensors if name not in own]
 
 

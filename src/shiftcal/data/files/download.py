@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import lzma
 import shutil
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -94,42 +97,77 @@ def _check_sum(path: Path, md5: str, shown: object) -> None:
         raise wrong("file", f"the published one, with MD5 {md5}", f"{shown}, with {hasher.hexdigest()}")
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Extract a .tar.gz or .zip into a new folder, all or nothing; a member that would land elsewhere is refused."""
+def unpack(archive: Path, folder: Path, limit: int | None = None) -> None:
+    """Extract a .tar.gz or .zip into a new folder, all or nothing; a member that would land elsewhere is refused.
+
+    So is an archive of which more than `limit` bytes would come, by default ten times its size and 1 GB: images do not
+    compress that well.
+    """
+    limit = 10 * archive.stat().st_size + 10**9 if limit is None else limit
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         if zipfile.is_zipfile(archive):
-            _unzip(archive, temporary)
+            _unzip(archive, temporary, limit)
         else:
-            _untar(archive, temporary)
+            _untar(archive, temporary, limit)
         temporary.rename(folder)
     except BaseException:  # Ctrl-C too
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-def _unzip(archive: Path, folder: Path) -> None:
+def _unzip(archive: Path, folder: Path, limit: int) -> None:
     try:
         with zipfile.ZipFile(archive) as file:
             for name in file.namelist():
                 _check_member(archive, name)
+            _check_size(archive, sum(member.file_size for member in file.infolist()), limit)
             file.extractall(folder)  # noqa: S202 (members were checked)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise wrong("archive", "whole", f"{archive}: {error}") from None
+    except _DAMAGE as error:
+        raise _unreadable(archive, error) from None
 
 
-def _untar(archive: Path, folder: Path) -> None:
+def _untar(archive: Path, folder: Path, limit: int) -> None:
     try:
         with tarfile.open(archive) as file:
+            size = 0
             for member in file:
+                size += member.size
+                _check_size(archive, size, limit)
                 _check_member(archive, member.name)
                 if not (member.isfile() or member.isdir()):
                     raise wrong("archive", "one of files and folders alone", f"{archive} with the link {member.name}")
             file.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise wrong("archive", "a whole .tar.gz or .zip", f"{archive}: {error}") from None
+    except _DAMAGE as error:
+        raise _unreadable(archive, error) from None
+
+
+# What damaged, encrypted, oddly compressed and very deep archives raise.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    RecursionError,
+)
+
+
+def _unreadable(archive: Path, error: Exception) -> Exception:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return error  # which is not the archive's fault
+    reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+    return wrong("archive", "a whole .tar.gz or .zip, not encrypted", f"{archive}: {reason[:200]}")
+
+
+def _check_size(archive: Path, size: int, limit: int) -> None:
+    if size > limit:
+        expected = f"one of at most {limit / 1e9:.1f} GB (--max-gigabytes allows more)"
+        raise wrong("archive", expected, f"{archive}, of which {size / 1e9:.1f} GB would come")
 
 
 def _check_member(archive: Path, name: str) -> None:

@@ -25,6 +25,9 @@ else:  # what is checked at run time has no parameters
     Array = np.ndarray
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF")  # by content: a file's name decides nothing
+_THINNEST = 100  # sides of an image that is made square may differ by this factor
+_BAND = 2  # of a longer image only the middle counts
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,13 @@ def find_images(root: Path, classes: tuple[str, ...] | None = None) -> Tree:
 
     Images may lie deeper than their class folder, as Tiny-ImageNet's do in `<class>/images`.
     """
+    try:
+        return _found_images(root, classes)
+    except (OSError, RecursionError) as error:  # paths that are too long or too deep
+        raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
+
+
+def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     if not root.is_dir():
         raise DataError("folder", "a folder with one folder of images for each class", str(root))
     found = tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")))
@@ -71,6 +81,9 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
     ImageNet's evaluation does; "stretch" resizes both sides.
     """
     with _opened(path) as file:
+        if size is not None and max(file.size) > _THINNEST * min(file.size):
+            width, height = file.size
+            raise ImageError(path, f"its {width} × {height} pixels are too thin to become square")
         image = _to_rgb(file)
     if size is not None:
         image = _resized(image, size, fit)
@@ -86,13 +99,17 @@ def image_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             yield file
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damage
-        raise ImageError(path, str(error)) from None
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(path, f"no whole image of the formats {', '.join(FORMATS)}") from None
+    except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:  # of damage
+        raise ImageError(path, str(error) or type(error).__name__) from None
 
 
 def _to_rgb(image: Any) -> Any:
@@ -112,10 +129,20 @@ def _resized(image: Any, size: int, fit: Fit) -> Any:
 
     if fit == "stretch":
         return image.resize((size, size), Image.Resampling.BILINEAR)
+    image = _middle(image)
     shorter = round(size * 256 / 224)
     width, height = (shorter * side // min(image.size) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)  # torchvision's rounding
     return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def _middle(image: Any) -> Any:
+    """Cut a long image down to its middle: resized whole, it would take memory for what is cut away."""
+    shorter = min(image.size)
+    if max(image.size) <= 2 * _BAND * shorter:
+        return image
+    box = [(side - min(side, _BAND * shorter)) // 2 for side in image.size]
+    return image.crop((*box, *(side - start for side, start in zip(image.size, box, strict=True))))
 
 
 def read_images(
@@ -174,8 +201,9 @@ def open_array(path: Path) -> Array:
     """Open an .npy file without reading it into memory; a damaged one, or one that would be unpickled, is an error."""
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError("file", "a whole .npy file", f"{path}: {error}") from None
+    except Exception as error:  # a forged header raises many kinds
+        reason = str(error).partition("\n")[0]
+        raise DataError("file", "a whole .npy file", f"{path}: {type(error).__name__}: {reason}") from None
     return array
 
 

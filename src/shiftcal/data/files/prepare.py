@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from shiftcal import data
 from shiftcal._errors import unknown, wrong
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.download import REMOTES, download, unpack
+from shiftcal.data.split import FileSplit
 
 EMBEDDED = ("shapes",)
 _LAYOUTS = {
@@ -22,12 +24,12 @@ _LAYOUTS = {
 }
 
 
-def prepare(name: str, source: Path | None = None, *, progress: bool = True) -> Dataset:
-    """Put a data set into the folder of all data sets, read it to see that it is all right, and return it.
+def prepare(name: str, source: Path | None = None, *, max_bytes: int | None = None, progress: bool = True) -> Dataset:
+    """Put a data set into the folder of all data sets, once it was read and is all right, and return it.
 
     Of sets that do not fit into memory the files are listed, not read.
-    A folder is linked to, not copied; an archive is unpacked; without a source the published archive is downloaded, for
-    those that have one.
+    A folder is linked to, not copied; an archive is unpacked, `max_bytes` of it at most; without a source the published
+    archive is downloaded, for those that have one.
     """
     if name not in data.DATASETS:
         raise unknown("name", name, data.DATASETS)
@@ -38,14 +40,31 @@ def prepare(name: str, source: Path | None = None, *, progress: bool = True) -> 
         raise wrong("from", f"left out, or {root} removed before", f"{source}, while {name} is there already")
     if source is None and not root.exists():
         source = _fetch(name, progress)
-    if source is not None:
-        _place(source, root)
-    try:
+    if source is None:
         return read(name, root, progress=progress)
-    except ValueError:
-        if source is not None and root.is_symlink():  # what it leads to is not the data set
-            root.unlink()
+    if source.is_dir():
+        made = read(name, source, progress=progress)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.symlink_to(source.resolve(), target_is_directory=True)
+    elif source.is_file():
+        made = _unpacked(name, source, root, max_bytes, progress)
+    else:
+        raise wrong("from", "a folder or an archive", str(source))
+    return read(name, root, progress=progress) if isinstance(made.train, FileSplit) else made  # where files are now
+
+
+def _unpacked(name: str, archive: Path, root: Path, max_bytes: int | None, progress: bool) -> Dataset:
+    """Unpack an archive beside its place, and rename it when it turned out to be the data set."""
+    beside = root.with_name(f".{root.name}.unpacked.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        unpack(archive, beside, max_bytes)
+        made = read(name, beside, progress=progress)
+        beside.rename(root)
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(beside, ignore_errors=True)
         raise
+    return made
 
 
 def read(name: str, root: Path, *, progress: bool) -> Dataset:
@@ -79,13 +98,3 @@ def _fetch(name: str, progress: bool) -> Path:
     archive = data.home() / "archives" / REMOTES[name].name
     download(REMOTES[name], archive, progress=progress)
     return archive
-
-
-def _place(source: Path, root: Path) -> None:
-    if source.is_dir():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        root.symlink_to(source.resolve(), target_is_directory=True)
-    elif source.is_file():
-        unpack(source, root)
-    else:
-        raise wrong("from", "a folder or an archive", str(source))

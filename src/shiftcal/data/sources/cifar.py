@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shiftcal._errors import wrong
+from shiftcal._errors import ParameterError, wrong
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.images import find_images
 from shiftcal.data.files.read import read_split
@@ -93,15 +93,26 @@ def _read(form: Form, root: Path, progress: bool) -> tuple[tuple[str, ...], Imag
     for reader, folder, archive in zip((_python, _binary), form.folders, form.archives, strict=True):
         for place in (root / folder, root):
             if place.is_dir() and _is_version(form, place, binary=reader is _binary):
-                return reader(form, partial(_file, place))
+                return _checked(partial(reader, form, partial(_file, place)), place)
         for place in (root / archive, root):
             if place.name == archive and place.is_file():
-                return reader(form, _members(place, folder))
+                return _checked(partial(reader, form, _members(place, folder)), place)
     if (root / "train").is_dir() and (root / "test").is_dir():
         return _tree(root, progress)
     expected = f"a folder with {form.folders[0]}, {form.archives[0]} (or the binary version), or train/ and test/"
     found = ", ".join(sorted(p.name for p in root.iterdir())[:8]) if root.is_dir() else "no such folder"
     raise wrong("data.root", expected, f"{root}: {found}")
+
+
+def _checked(read: Callable[[], _Parts], place: Path) -> _Parts:
+    """Read files that may hold anything."""
+    try:
+        return read()
+    except ParameterError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        found = f"{place}: {type(error).__name__}: {error}"
+        raise wrong("data.root", "that of a whole data set", found) from None
 
 
 def _file(folder: Path, name: str) -> bytes:
@@ -127,6 +138,9 @@ def _members(archive: Path, folder: str) -> Callable[[str], bytes]:
             raise wrong("data.root", f"a whole archive with {folder}/{name}", f"{archive}: {error}") from None
 
     return read
+
+
+_Parts = tuple[tuple[str, ...], MemorySplit, MemorySplit]
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -156,7 +170,9 @@ def unpickle(data: bytes) -> dict[str, Any]:
     """Read a pickled dictionary of arrays and plain data; keys become strings."""
     try:
         content = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError) as error:
+    except ParameterError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly everything
         raise wrong("pickle", "whole", str(error) or type(error).__name__) from None
     if not isinstance(content, dict):
         raise wrong("pickle", "a dictionary", type(content).__name__)

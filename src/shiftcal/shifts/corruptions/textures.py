@@ -85,7 +85,7 @@ def _read(path: Path) -> Float[Tensor, "3 h w"]:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=("PNG", "JPEG", "BMP", "WEBP")) as image:
             array = np.array(image.convert("RGB"), dtype=np.float32)
     except OSError as error:
         raise wrong("frost", "readable images", f"{path}: {error}") from None
