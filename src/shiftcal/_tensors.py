@@ -62,6 +62,14 @@ def check_range(targets: Tensor, classes: int) -> None:
         raise wrong("targets", f"in 0..{classes - 1}", f"values in {int(targets.min())}..{int(targets.max())}")
 
 
+def check_classes(rows: Tensor, targets: Tensor) -> None:
+    """Raise unless targets are columns of rows, without waiting for a device: on a GPU the kernel's own check fails."""
+    if not rows.is_cuda:
+        check_range(targets, rows.shape[1])
+    elif not torch.compiler.is_compiling():
+        rows.detach().gather(1, targets.long()[:, None])
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """Widen half precision, in which probabilities near 1 cannot be told apart."""
     return logits if logits.dtype == torch.float64 else logits.float()

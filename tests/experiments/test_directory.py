@@ -1,6 +1,7 @@
 """The directory of a run: whose it is, and one process at a time in it."""
 
 import errno
+import fcntl
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shiftcal._io import is_free
+from shiftcal._lock import locked
 from shiftcal.experiments import directory
 
 CONFIG = {"method": "fgr", "train": {"epochs": 3, "milestones": (1, 2)}}
@@ -46,17 +48,17 @@ def test_what_a_run_left_before_its_first_checkpoint_is_in_nobodys_way(tmp_path:
 
 def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom shiftcal.experiments.directory import locked\n"
+        "import sys\nfrom pathlib import Path\nfrom shiftcal._lock import locked\n"
         f"with locked(Path({str(tmp_path)!r})): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    refused = rf"no other process trains. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
-    with pytest.raises(ValueError, match=refused), directory.locked(tmp_path):
+    refused = rf"no other process works. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
+    with pytest.raises(ValueError, match=refused), locked(tmp_path):
         raise AssertionError
     holder.kill()  # the lock ends with its process, however that ends
     holder.communicate()
-    with directory.locked(tmp_path):
+    with locked(tmp_path):
         assert list(tmp_path.iterdir()), "held"
     assert not list(tmp_path.iterdir())
 
@@ -65,8 +67,8 @@ def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch:
     def lockf(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(directory.fcntl, "lockf", lockf)
-    with directory.locked(tmp_path / "new"):
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with locked(tmp_path / "new"):
         assert (tmp_path / "new").is_dir()
 
 
@@ -91,7 +93,7 @@ def test_no_two_processes_hold_a_directory_however_they_hurry(tmp_path: Path) ->
     code = f"""
 import os, time
 from pathlib import Path
-from shiftcal.experiments.directory import locked
+from shiftcal._lock import locked
 place, marker, held, both = Path({str(tmp_path / "run")!r}), {str(tmp_path / "marker")!r}, 0, 0
 end = time.monotonic() + 2
 while time.monotonic() < end:

@@ -468,3 +468,13 @@ def test_unreadable_images_are_named(folder: Path, tmp_path: Path) -> None:
     assert code == 2
     assert "`image` should be readable" in output
     assert os.sep + "1.png" in output.replace("\n", "")
+
+
+def test_what_a_killed_process_left_half_written_is_removed(clean: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_corrupted(open_source(clean), out, names=["fog"], severities=[1], progress=False)
+    (out / ".snow.npy.123456.tmp").write_bytes(bytes(1000))
+    (out / ".labels.npy.99.tmp").write_bytes(b"x")
+    write_corrupted(open_source(clean), out, names=["fog", "brightness"], severities=[1], progress=False)
+    assert not list(out.glob(".*"))
+    assert {path.name for path in out.iterdir()} == {"fog.npy", "brightness.npy", "labels.npy", "corrupted.json"}

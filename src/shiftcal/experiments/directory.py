@@ -1,22 +1,17 @@
-"""The directory of a run: whose it is, what it holds, and one process at a time in it."""
+"""The directory of a run: whose it is, and what it holds."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import socket
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shiftcal._errors import RunDirectoryError
 from shiftcal._io import first_difference, is_free, read_object, to_json, write_atomically
 from shiftcal.records import CONFIG, RECORD
 
 BAD_BATCH = "bad-batch.json"
-_LOCK = ".lock.tmp"
 # Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
 SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 # Keys that may change when a run is resumed: what was trained can always be evaluated.
@@ -78,45 +73,3 @@ def _has_not_begun(out: Path) -> bool:
         return True
     rest = [path for path in out.iterdir() if path.name not in (CONFIG, BAD_BATCH) and not path.name.endswith(".tmp")]
     return all(path == checkpoints_in(out) and is_free(path) for path in rest)
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold a directory for this process; that another one holds it is an error. The lock ends with the process."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / _LOCK
-    with _open_locked(path) as file:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        try:
-            yield
-        finally:
-            if _is_at(file, path):  # a directory that was removed may be another process's by now
-                path.unlink(missing_ok=True)
-
-
-def _open_locked(path: Path) -> IO[str]:
-    """Open and lock a file. One that its holder removed while this process waited for it is opened anew."""
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            found = f"{path.parent}, where {file.read() or 'another process'} does"
-            file.close()
-            raise RunDirectoryError("out", "a directory in which no other process trains", found) from None
-        except OSError:  # a file system without locks
-            return file
-        if _is_at(file, path):
-            return file
-        file.close()
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

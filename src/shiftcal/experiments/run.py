@@ -16,6 +16,7 @@ from torch import nn
 
 from shiftcal import _distributed
 from shiftcal._errors import DivergedError, RunDirectoryError, wrong
+from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
@@ -234,7 +235,7 @@ class _Completion:
         if _distributed.rank() == 0:
             config, upgrade = self.config.to_dict(), partial(comparable, self.config)
             directory.check(self.out, config, resume=self.resume, upgrade=upgrade)
-            self.held.enter_context(directory.locked(self.out))
+            self.held.enter_context(locked(self.out))
             directory.claim(self.out, config, resume=self.resume, upgrade=upgrade)
         _distributed.barrier()
 

@@ -1,17 +1,23 @@
-"""What every loss checks and shares: shapes and types, never values (reading values would stall a GPU step)."""
+"""What every loss checks and shares: shapes and types, and that targets are classes; no check waits for a GPU."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from shiftcal._errors import wrong
-from shiftcal._tensors import check_labelled
+from shiftcal._tensors import check_classes, check_labelled
 
-check_inputs = partial(check_labelled, "logits")  # (logits, targets, mask=None) -> logits in float32 at least
+
+def check_inputs(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Raise unless logits are [N, K ≥ 2] and targets N classes in 0..K−1, masked ones too; −100 is no class.
+
+    Returns the logits in float32 at least.
+    """
+    rows = check_labelled("logits", logits, targets, mask)
+    check_classes(rows, targets)
+    return rows
 
 
 def check_gamma(gamma: float) -> None:

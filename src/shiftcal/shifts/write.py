@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shiftcal._errors import unknown, wrong
 from shiftcal._io import first_difference, is_free, read_object, write_atomically, write_json
+from shiftcal._lock import locked
 from shiftcal._machine import versions
 from shiftcal._progress import Progress
 from shiftcal.data.files.images import (
@@ -81,14 +82,16 @@ def write_corrupted(
         "size": source.size,
         "frost": frost_source(frost) if "frost" in names else None,
     }
-    new = _claim(destination, manifest)
-    try:
-        options = {"constants": constants, "seed": seed, "frost": frost, "device": device}
-        _write(source, destination, names, severities, layout, options, progress)
-    except BaseException:  # Ctrl-C too
-        if new:
-            _unclaim(destination)
-        raise
+    _check_destination(destination)
+    with locked(destination):
+        new = _claim(destination, manifest)
+        try:
+            options = {"constants": constants, "seed": seed, "frost": frost, "device": device}
+            _write(source, destination, names, severities, layout, options, progress)
+        except BaseException:  # Ctrl-C too
+            if new:
+                _unclaim(destination)
+            raise
 
 
 def _write(
@@ -128,17 +131,18 @@ def _check(source: Source, names: Sequence[str], severities: Sequence[int], cons
         raise wrong("layout", "'arrays' for an array, whose images have no file names", repr(layout))
 
 
-def _claim(destination: Path, manifest: dict[str, Any]) -> bool:
-    """Make sure that a folder is free, or holds the beginning of this very set; tell which."""
+def _check_destination(destination: Path) -> None:
+    """Raise unless a folder is free or holds a set of ours."""
     if destination.exists() and not destination.is_dir():
         raise wrong("destination", "a folder", f"{destination}, a file")
+    if not (destination / MANIFEST).is_file() and not is_free(destination):
+        raise wrong("destination", "new, empty, or begun by this command", f"{destination}, which holds other files")
+
+
+def _claim(destination: Path, manifest: dict[str, Any]) -> bool:
+    """Make sure that a folder is free, or holds the beginning of this very set; tell which."""
     path = destination / MANIFEST
     if not path.is_file():
-        if not is_free(destination):
-            raise wrong(
-                "destination", "new, empty, or begun by this command", f"{destination}, which holds other files"
-            )
-        destination.mkdir(parents=True, exist_ok=True)
         write_json(path, manifest)
         return True
     there = read_object(path)

@@ -1,0 +1,63 @@
+"""One process at a time in a directory. Never imports torch."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from shiftcal._errors import RunDirectoryError
+
+_LOCK = ".lock.tmp"
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a directory for this process; that another one holds it is an error. The lock ends with the process.
+
+    What a killed process left half-written there, files under temporary names, is removed.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / _LOCK
+    with _open_locked(path) as file:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        for left in out.glob(".*.tmp"):
+            if left != path and left.is_file():
+                left.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            if _is_at(file, path):  # a directory that was removed may be another process's by now
+                path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> IO[str]:
+    """Open and lock a file. One that its holder removed while this process waited for it is opened anew."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            found = f"{path.parent}, where {file.read() or 'another process'} does"
+            file.close()
+            raise RunDirectoryError("out", "a directory in which no other process works", found) from None
+        except OSError:  # a file system without locks
+            return file
+        if _is_at(file, path):
+            return file
+        file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
