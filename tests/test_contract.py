@@ -1,4 +1,4 @@
-"""What every loss, rule, metric, calibrator and augmentation must satisfy; each public one is found by itself.
+"""What every loss, rule, metric, calibrator and augmentation must satisfy; whatever the packages export is found.
 
 A subject is a function of two tensors: (logits, targets), (probabilities, targets), (main gradient, constraint's
 gradient), for calibrators (logits, targets) -> calibrated logits, and for augmentations (images, magnitude or nothing).

@@ -141,3 +141,12 @@ def test_records_and_reports_do_not_import_torch() -> None:
     code = "import sys, shiftcal.report.page, shiftcal.report.figures, shiftcal.cli; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def test_each_set_of_an_old_record_stays_where_it_was() -> None:
+    names = ("validation", "id", "shifted")
+    cells = {name: {"accuracy": number / 10, "ece_ts": 0.1} for number, name in enumerate(names)}
+    bins = {"count": [1], "confidence": [0.5], "accuracy": [1.0]}
+    old = {**cells, "temperature": 1.0, "shifts": [], "reliability": {"id": bins, "shifted": bins}}
+    new = records.upgraded({"schema": 1, "evaluation": old})["evaluation"]
+    assert [new[name]["accuracy"] for name in ("validation", "clean", "shifted")] == [0.0, 0.1, 0.2]

@@ -53,6 +53,20 @@ class CheckpointError(ParameterError):
     """A checkpoint whose files are not those that were written."""
 
 
+class WorkerError(RuntimeError):
+    """A process that decodes images and was killed, mostly for want of memory."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"A process that decodes images ended: {reason}. Was there enough memory? Fewer of them take less "
+            "(--set data.workers=N)."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
+
+
 class DivergedError(FloatingPointError):
     """A run whose numbers are no longer finite.
 

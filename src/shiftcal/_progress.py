@@ -9,17 +9,21 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+_SETTLED = 10.0  # seconds after which a pace means something
+_LONG = 1800.0  # seconds beyond which advice is given
+
 
 class Progress:
     """Show how far a task is, what it measures and how long it will take.
 
-    On a terminal it is a rich progress bar, redrawn a few times a second. Elsewhere `line` prints plain lines and
-    `advance` prints nothing.
+    On a terminal it is a rich progress bar, redrawn a few times a second. Elsewhere `line` prints plain lines, and
+    `advance` one: how long a long task will take, as soon as that can be told.
     """
 
-    def __init__(self, title: str, total: int, *, done: int = 0, enabled: bool = True) -> None:
+    def __init__(self, title: str, total: int, *, done: int = 0, enabled: bool = True, advice: str = "") -> None:
         self.title, self.total, self.done = title, total, done
         self._enabled, self._started, self._done_before, self._drawn = enabled, time.monotonic(), done, 0.0
+        self._said, self._advice = False, advice
         self._bar: Any = None
         self._task: Any = None
 
@@ -38,6 +42,7 @@ class Progress:
     def advance(self, steps: int = 1) -> bool:
         """Count steps as done; tell whether a bar is shown whose text is a quarter of a second old."""
         self.done += steps
+        self._say_time_left()
         if self._bar is None:
             return False
         self._bar.update(self._task, completed=self.done)
@@ -46,6 +51,18 @@ class Progress:
             return False
         self._drawn = now
         return True
+
+    def _say_time_left(self) -> None:
+        """Say once, some seconds after the start, how long a task will take, with advice if that is long."""
+        if self._said or not self._enabled or time.monotonic() - self._started < _SETTLED:
+            return
+        self._said, left = True, self.time_left()
+        advice = f". {self._advice}" if self._advice and left > _LONG else ""
+        if self._bar is not None:
+            if advice:
+                self._bar.console.print(f"about {duration(left)} left{advice}", markup=False, highlight=False)
+        elif left > 60:
+            say(f"{self.title}  about {duration(left)} left{advice}")
 
     def show(self, text: str) -> None:
         """Change the text beside the bar."""

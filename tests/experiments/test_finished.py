@@ -124,3 +124,22 @@ def test_a_directory_deleted_during_the_run_is_complete_at_the_end(
         complete(config(), tmp_path / "run", progress=False)
     assert finished(tmp_path / "run") is not None
     reevaluate(tmp_path / "run", progress=False)
+
+
+def test_functions_that_a_config_names_are_called_only_on_trust(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+        "from shiftcal.models import build\ndef make(classes):\n    return build('small', classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("config.json", "record.json"):
+        content = json.loads((run / name).read_text())
+        (content if name == "config.json" else content["config"])["train"]["model"] = "planted:make"
+        (run / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"or the run trusted \(--trust\): planted:make would be imported and called"):
+        reevaluate(run, progress=False)
+    assert not (tmp_path / "ran").exists()
+    assert reevaluate(run, trust=True, progress=False).evaluation.clean.n == 32
+    assert (tmp_path / "ran").exists()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ from shiftcal.experiments import checkpoint, tracking
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.interrupt import Interrupt
 from shiftcal.experiments.run import Trained, train
-from shiftcal.experiments.saving import restore
-from shiftcal.experiments.setup import load_dataset, set_up
+from shiftcal.experiments.saving import _SavingHooks, restore
+from shiftcal.experiments.setup import Setup, load_dataset, set_up
 from shiftcal.methods import METHODS
 from shiftcal.training import loop
 from shiftcal.training.state import TrainState
@@ -478,3 +479,32 @@ def test_a_checkpoint_is_safe_before_an_older_one_goes(tmp_path: Path, monkeypat
     monkeypatch.setattr(checkpoint.shutil, "rmtree", removing)
     checkpoint.write(tmp_path, "epoch-0003", tensors, {}, b"[]")
     assert calls == ["rename epoch-0003", f"sync {tmp_path.name}", "remove epoch-0001"]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_best_epoch_is_better_than_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = _SavingHooks(load_config("demo"), None, Interrupt(enabled=False))
+    saved: list[bool] = []
+    monkeypatch.setattr(hooks, "_save", lambda *_, best: saved.append(best))
+    history = [{"validation": {"nll": nll}} for nll in (3.0, 1.0, 2.0, 0.5)]
+    for count in range(1, 5):
+        hooks.after_epoch(SimpleNamespace(history=history[:count]), None)  # type: ignore[arg-type]
+    assert saved == [True, True, False, True]
+
+
+def test_dropout_continues_where_an_epoch_was_stopped(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    settings = config("method=ce", "train.epochs=2")
+
+    def start() -> Setup:
+        torch.manual_seed(0)
+        layers = (torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(3072, 8))
+        return set_up(settings, dataset, torch.nn.Sequential(*layers))
+
+    whole = finish(start(), settings)
+    stop_at(3, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        finish(start(), settings, tmp_path)
+    resumed = finish(start(), settings, tmp_path, resume=True)
+    assert same_weights(whole.state.model, resumed.state.model)

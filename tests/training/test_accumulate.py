@@ -125,3 +125,9 @@ def test_unused_parameters_stay_without_a_gradient() -> None:
 def test_a_running_mean_cannot_be_taken_of_micro_batches() -> None:
     with pytest.raises(ValueError, match=r"`train.rectify_per` should be 'batch' with fgr-ema"):
         load_config("demo", ["method=fgr-ema", "train.rectify_per=micro_batch"])
+
+
+def test_the_constraints_batch_is_cut_into_as_many_parts_of_about_one_size() -> None:
+    """D_orig may be smaller than a step: no micro-batch is left without a constraint."""
+    parts = [(len(a.targets), len(b.targets)) for a, b, _ in micro_batches(inputs(6, 0), inputs(4, 1), 2)]
+    assert parts == [(2, 1), (2, 2), (2, 1)]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from shiftcal.training import averaging
 from shiftcal.training.averaging import WeightAverage
 
 
@@ -77,3 +78,11 @@ def test_frozen_parameters_have_no_average() -> None:
 def test_the_decay_is_checked() -> None:
     with pytest.raises(ValueError, match=r"`decay` should be in \[0, 1\)"):
         WeightAverage(network(), 1.0)
+
+
+def test_statistics_of_the_average_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[nn.Module] = []
+    monkeypatch.setattr(averaging, "average_statistics", calls.append)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    averaged = WeightAverage(model).averaged(model, [torch.randn(8, 3, 2, 2)])
+    assert calls == [averaged]

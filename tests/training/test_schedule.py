@@ -1,8 +1,10 @@
 import math
 
 import pytest
+from torch import nn
 
-from shiftcal.training.schedule import learning_rate
+from shiftcal.training.optimizer import make_optimizer
+from shiftcal.training.schedule import learning_rate, set_learning_rate
 from shiftcal.training.settings import TrainSettings
 
 
@@ -55,3 +57,9 @@ def test_exponential_multiplies_after_every_epoch() -> None:
     assert [learning_rate(recipe, step, 7) for step in (0, 6, 7, 13, 14)] == pytest.approx(
         [1e-4, 1e-4, 0.96e-4, 0.96e-4, 0.96**2 * 1e-4]
     )
+
+
+def test_the_rate_is_that_of_every_group() -> None:
+    optimizer = make_optimizer(TrainSettings(optimizer="adamw"), nn.Linear(2, 2))  # weights and biases apart
+    set_learning_rate(optimizer, TrainSettings(schedule="constant", learning_rate=0.3), 0, 1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.3, 0.3]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from shiftcal._errors import DownloadError, wrong
+from shiftcal._errors import DownloadError, WorkerError, wrong
 
 if TYPE_CHECKING:
     from shiftcal.records import RunRecord
@@ -26,6 +26,10 @@ Weights = Annotated[
     str | None, typer.Option(help="File with weights to start from, `pretrained`, or `none` (--set train.weights=…).")
 ]
 Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import and call the functions of other packages that the run's config.json names."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
 
 
@@ -67,7 +71,11 @@ def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None
         yield
     except ValueError as error:
         fail(str(error), 2)
+    except (MemoryError, WorkerError) as error:
+        _fail_with_resume(_want_of_memory(error), out, resume)
     except RuntimeError as error:
+        if _is_want_of_memory(error):
+            _fail_with_resume(_want_of_memory(error), out, resume)
         if not is_distributed() or isinstance(error, NotImplementedError | RecursionError):
             raise
         fail(f"Another rank stopped, or could not be reached: {error}", 1)
@@ -87,6 +95,21 @@ def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None
         if is_distributed() and os.environ["RANK"] != "0":
             raise typer.Exit(code) from None
         fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", code)
+
+
+def _is_want_of_memory(error: RuntimeError) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def _want_of_memory(error: BaseException) -> str:
+    if isinstance(error, WorkerError):
+        return str(error)
+    reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+    return f"There is not enough memory: {reason}. Smaller batches take less (train.batch_size, evaluation.batch_size)."
+
+
+def _fail_with_resume(message: str, out: Path, resume: str | None) -> NoReturn:
+    fail(f"{message} {_last_checkpoint(out)}{f' Continue with: {resume}' if resume else ''}", 1)
 
 
 def fail(message: str, code: int) -> NoReturn:

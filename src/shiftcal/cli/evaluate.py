@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shiftcal.cli._shared import errors_in_one_line, write_and_print_report
+from shiftcal.cli._shared import Trust, errors_in_one_line, write_and_print_report
 
 HELP = "Evaluate finished runs again from their weights; writes records, figures and report.html into DIR."
 
@@ -18,6 +18,7 @@ def evaluate(
     set_: Annotated[
         list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the evaluation; repeatable.")
     ] = [],  # noqa: B006
+    trust: Trust = False,
 ) -> None:
     """Evaluate finished runs again."""
     with errors_in_one_line(directory):
@@ -27,5 +28,5 @@ def evaluate(
         runs = find_runs(directory)
         for run in runs:
             check_finished(run)
-        records = [reevaluate(run, root=data, overrides=set_) for run in runs]
+        records = [reevaluate(run, root=data, overrides=set_, trust=trust) for run in runs]
         write_and_print_report(records, directory, f"shiftcal: {directory.resolve().name}")

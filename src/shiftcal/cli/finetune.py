@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shiftcal._errors import wrong
-from shiftcal.cli._shared import Holdout, Resume, Set, errors_in_one_line, resume_command, with_options
+from shiftcal.cli._shared import Holdout, Resume, Set, Trust, errors_in_one_line, resume_command, with_options
 
 HELP = """Freeze a trained classifier but for its last layer, and train that with FGR.
 
@@ -31,6 +31,7 @@ def finetune(
     set_: Set = [],  # noqa: B006
     holdout: Holdout = None,
     resume: Resume = False,
+    trust: Trust = False,
 ) -> None:
     """Train a classifier's last layer."""
     set_ = with_options(set_, None, holdout)
@@ -47,7 +48,7 @@ def finetune(
             raise wrong("recipe", "given, since a file does not tell its data and model", "nothing")
         check_finetune_overrides(set_)
         changes = ["method=fgr", *set_, f"finetuned_from={json.dumps(str(checkpoint))}"]
-        config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes)
+        config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes, trust=trust)
         record = complete(config, out, resume=resume)
         print_table(before_and_after(record))
         typer.echo(f"Record: {out / 'record.json'}")

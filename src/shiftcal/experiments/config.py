@@ -154,11 +154,26 @@ def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
     return from_dict(_overridden(read_recipe(recipe), overrides))
 
 
-def config_of_run(directory: Path, overrides: Iterable[str] = ()) -> Config:
-    """Read the config of an earlier run and apply overrides."""
+def config_of_run(directory: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Config:
+    """Read the config of an earlier run and apply overrides.
+
+    Names of functions in other packages would be imported and called: unless `trust` is given, they are refused.
+    """
     if not (directory / CONFIG).is_file():
         raise RunDirectoryError("directory", f"one of a run, with {CONFIG}", str(directory))
-    return from_dict(_overridden(read_object(directory / CONFIG), overrides))
+    tree = read_object(directory / CONFIG)
+    if not trust:
+        _check_trusted(tree, directory / CONFIG)
+    return from_dict(_overridden(tree, overrides))
+
+
+def _check_trusted(tree: Mapping[str, Any], path: Path) -> None:
+    train = tree.get("train")
+    named = {"method": tree.get("method"), "train.model": train.get("model") if isinstance(train, dict) else None}
+    for key, name in named.items():
+        if isinstance(name, str) and ":" in name:
+            expected = f"a name of this package, or the run trusted (--trust): {name} would be imported and called"
+            raise wrong(key, expected, f"{path} with {name!r}")
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:

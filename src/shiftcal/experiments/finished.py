@@ -69,15 +69,20 @@ def check_weights(out: Path, record: RunRecord) -> None:
         raise RunDirectoryError("weights", f"those of the run {_AGAIN}", found)
 
 
-def check_config_of(out: Path, record: RunRecord) -> None:
+def check_config_of(out: Path, stored: Config, record: RunRecord) -> None:
     """Raise unless a run's config.json is that of its record."""
     theirs = from_dict(record.config).to_dict()
-    if differing := first_difference(theirs, config_of_run(out).to_dict(), ignored=directory.SPEED_KEYS):
+    if differing := first_difference(theirs, stored.to_dict(), ignored=directory.SPEED_KEYS):
         raise RunDirectoryError("config", f"that of {RECORD}", f"{out / CONFIG} with {differing}")
 
 
 def reevaluate(
-    out: Path, *, root: Path | None = None, overrides: Sequence[str] = (), progress: bool = True
+    out: Path,
+    *,
+    root: Path | None = None,
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+    progress: bool = True,
 ) -> RunRecord:
     """Evaluate a finished run's weights again and renew its record, which then knows at least what it knew.
 
@@ -85,13 +90,15 @@ def reevaluate(
         out: Directory of the run.
         root: Where the data is, if not where the run found it.
         overrides: Changes of keys of the evaluation, such as "evaluation.bins=20".
+        trust: Import and call functions of other packages that the run's config names.
         progress: Show progress.
     """
     check_finished(out)
     record = read_record(out / RECORD)
     check_weights(out, record)
-    check_config_of(out, record)
-    stored, config = config_of_run(out), _changed_config(out, root, overrides)
+    stored = config_of_run(out, trust=trust)
+    check_config_of(out, stored, record)
+    config = _changed_config(out, root, overrides)
     check_config(config)
     dataset = load_dataset(config)
     _check_classes(dataset, record)
@@ -125,7 +132,7 @@ def _changed_config(out: Path, root: Path | None, overrides: Sequence[str]) -> C
         if not key.startswith("evaluation.") or key == "evaluation.also":
             raise wrong("set", "a key of the evaluation (not `also`, whose weights were not kept)", key)
     moved = [] if root is None else [f"data.root={json.dumps(str(root))}"]
-    config = config_of_run(out, [*moved, *overrides])
+    config = config_of_run(out, [*moved, *overrides], trust=True)  # asked before
     if config.data.root is not None and not Path(config.data.root).exists():
         said = "a folder that exists" if root else f"as {out} had it (--data FOLDER says where it is now)"
         raise wrong("data.root", said, config.data.root)

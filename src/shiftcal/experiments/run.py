@@ -36,6 +36,7 @@ from shiftcal.experiments.setup import (
     stage_of,
     validation,
 )
+from shiftcal.experiments.summary import summary
 from shiftcal.records import RECORD, SCHEMA, WEIGHTS, Evaluation, RunRecord, write_record
 from shiftcal.training.finetune import finetune
 from shiftcal.training.loop import fit
@@ -201,6 +202,9 @@ class _Completion:
     def _trained(self) -> Trained:
         setup = set_up(self.config, self.dataset)  # before the claim: weights that do not fit must leave nothing behind
         self._claim()
+        if self.progress and _distributed.rank() == 0:
+            for line in summary(self.config, self.dataset, setup):
+                say(line)
         with self._saving(setup.state) as hooks:
             fit(setup.state, setup.task, self.config.engine, hooks=hooks, progress=self.progress)
         model, epoch = setup.state.weights(self.config.row.weights, setup.task.unseen_images)

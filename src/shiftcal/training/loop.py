@@ -21,6 +21,7 @@ from shiftcal.training.state import TrainState
 from shiftcal.training.task import Task
 from shiftcal.training.totals import Totals
 
+_ADVICE = "A GPU, a smaller network (train.model) or smaller images (data.size) would be faster."
 _PURPOSES = ("augment", "method augment", "constraint augment")
 
 
@@ -60,7 +61,12 @@ def fit(
     costs = [task.steps_per_epoch * _step_cost(state, task, epoch) for epoch in range(epochs)]
     done = sum(costs[: state.epochs_done]) + state.steps_done * _step_cost(state, task, state.epochs_done)
     shown = progress and _distributed.rank() == 0
-    with determinism(settings.deterministic), Progress(task.name, sum(costs), done=done, enabled=shown) as bar:
+    with (
+        determinism(settings.deterministic),
+        Progress(
+            task.name, sum(costs), done=done, enabled=shown, advice=_ADVICE if state.device.type == "cpu" else ""
+        ) as bar,
+    ):
         totals = Totals(state.optimizer.found_inf)  # type: ignore[attr-defined]
         engine = _engine(state, task, settings, totals, bar)
         while state.epochs_done < epochs:

@@ -303,3 +303,14 @@ def test_several_processes_stop_within_an_epoch_and_go_on(tmp_path: Path) -> Non
     assert again.returncode == 0, again.stderr[-3000:]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped")]
     assert weights[0] == weights[1]
+
+
+def test_statistics_of_batch_norm_are_means_over_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(2))
+    monkeypatch.setattr(_distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(_distributed, "all_reduce", lambda tensor: tensor.add_(1.0))  # the other rank's half
+    model[0].running_mean.fill_(4.0)
+    model[1].running_var.fill_(6.0)
+    distributed.average_statistics(model)
+    assert model[0].running_mean.tolist() == [3.0] * 3  # (4 + 2) / 2
+    assert model[1].running_var.tolist() == [4.0] * 2

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from shiftcal import data
+from shiftcal import data, losses
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.run import train
 from shiftcal.experiments.setup import load_dataset
@@ -20,6 +20,9 @@ from shiftcal.training import engine
 from shiftcal.training.engine import compile as compile_module
 from shiftcal.training.engine.precision import Autocast, uses_bfloat16
 from shiftcal.training.inputs import Inputs
+from shiftcal.training.objective import Objective
+from shiftcal.training.optimizer import make_optimizer
+from shiftcal.training.settings import EngineSettings, TrainSettings
 from shiftcal.training.step import StepReport
 from shiftcal.training.totals import Totals
 
@@ -199,3 +202,17 @@ def test_what_a_model_of_its_own_compilation_raises_is_raised(
     monkeypatch.setattr("shiftcal.training.engine.precision.Autocast.forward", broken)
     with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError, match="compiled by its owner"):
         train(config("engine.precision=bf16"), dataset, progress=False)
+
+
+def test_a_step_is_whole_where_both_batches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inputs(n: int) -> Inputs:
+        return Inputs(torch.zeros(n, 2), torch.arange(n) % 2, torch.zeros(n, dtype=torch.bool))
+
+    model = torch.nn.Linear(2, 2)
+    made = engine.Engine(model, make_optimizer(TrainSettings(), model), EngineSettings(), step_size=4)
+    seen: list[bool] = []
+    monkeypatch.setattr(made, "_execute", lambda *_, whole: seen.append(whole))
+    objective = Objective(main=lambda logits, batch: losses.cross_entropy(logits, batch.targets))
+    for mix, original in ((4, None), (4, 4), (4, 3), (3, 4), (3, None)):
+        made.step(objective, inputs(mix), None if original is None else inputs(original))
+    assert seen == [True, True, False, False, False]

@@ -12,7 +12,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from shiftcal._errors import DataError
+from shiftcal._errors import DataError, WorkerError
 from shiftcal._machine import cores
 from shiftcal.data.files.images import Fit, check_unreadable, name_unreadable, try_image
 
@@ -46,7 +46,7 @@ class Decoder:
             collate_fn=_collate,
             pin_memory=pin,
         )
-        for index, images, failures in source:
+        for index, images, failures in _while_workers_live(source):
             for place, failure in failures.items():
                 self._note(place, failure)
             if isinstance(images, str):
@@ -60,6 +60,15 @@ class Decoder:
         self._failures[place] = failure
         check_unreadable(list(self._failures.values()), len(self.files))
         name_unreadable(failure)
+
+
+def _while_workers_live(source: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from source
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):  # torch has no type of its own for it
+            raise
+        raise WorkerError(str(error).partition("\n")[0].rstrip(".")) from None
 
 
 def default_workers() -> int:

@@ -1,0 +1,38 @@
+"""What a run is about to do, in a few lines, before it takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shiftcal import _distributed
+from shiftcal._machine import cores
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.split import FileSplit
+from shiftcal.experiments.config import Config
+from shiftcal.experiments.environment import describe_device
+from shiftcal.experiments.setup import Setup
+
+
+def summary(config: Config, dataset: Dataset, setup: Setup) -> Iterator[str]:
+    """Tell images, classes, model, preprocessing, device and length of a run."""
+    splits = (("training", dataset.train), ("validation", dataset.validation), ("test", dataset.test))
+    counts = ", ".join(f"{len(split):,} {name}" for name, split in splits)
+    kind = "decoded while training" if isinstance(dataset.train, FileSplit) else "in memory"
+    yield f"{config.method}  {dataset.name}: {counts} images of {len(dataset.classes)} classes, {kind}"
+    parameters = sum(p.numel() for p in setup.state.model.parameters())
+    yield (
+        f"{config.method}  {config.train.model}: {parameters / 1e6:.1f} M parameters, input {_input(setup, dataset)}, "
+        f"{_device(setup)}; {config.train.epochs} epochs of {setup.task.steps_per_epoch:,} steps"
+    )
+
+
+def _input(setup: Setup, dataset: Dataset) -> str:
+    height, width = (setup.preprocess.input_size,) * 2 if setup.preprocess.input_size else dataset.train.shape[1:]
+    mean = ", ".join(f"{value:.3f}" for value in setup.preprocess.mean)
+    return f"{height} × {width}, mean ({mean})"
+
+
+def _device(setup: Setup) -> str:
+    told = describe_device(setup.state.device)
+    ranks = f", {_distributed.world_size()} ranks" if _distributed.is_distributed() else ""
+    return (f"CPU, {cores()} cores" if told["type"] == "cpu" else str(told["name"])) + ranks

@@ -1,0 +1,69 @@
+"""Ctrl-C at any time, workers that are killed, and want of memory: one line, and how to continue."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from stand_ins import write_class_folders
+
+from shiftcal._errors import WorkerError
+from shiftcal.cli._shared import errors_in_one_line
+from shiftcal.data.files.decode import Decoder
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    def listen() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "shiftcal", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        preexec_fn=listen,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("delay", [0.15, 0.5, 0.9, 1.4])
+def test_ctrl_c_during_imports(delay: float, tmp_path: Path) -> None:
+    process = started("train", "demo", "--out", str(tmp_path / "run"))
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    if process.returncode == -signal.SIGINT and not said:
+        return  # Python itself was starting
+    assert process.returncode in (130, 1)
+    assert "Traceback" not in said or "shiftcal" not in said, said
+    assert said.count("\n") <= 1 or "site.py" in said or "runpy" in said, said
+
+
+def test_a_killed_worker_is_one_line(tmp_path: Path) -> None:
+    write_class_folders(tmp_path, 1, 40)
+    decoder = Decoder(sorted((tmp_path / "kind0").iterdir()), 16, "crop", workers=1)
+    batches = decoder.batches(torch.arange(40).split(1))
+    next(batches)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert children
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"A process that decodes images ended: .*data.workers=N"):
+        list(batches)
+
+
+def test_want_of_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def allocate() -> None:
+        torch.empty(2**55, dtype=torch.uint8)
+
+    def hoard() -> None:
+        raise MemoryError
+
+    for fail in (allocate, hoard):
+        with pytest.raises(Exception) as caught, errors_in_one_line(tmp_path, "shiftcal train … --resume"):  # noqa: PT011, PT012
+            fail()
+        assert type(caught.value).__name__ == "Exit"
+        said = capsys.readouterr().err
+        assert said.startswith("There is not enough memory: ")
+        assert said.endswith("There is no checkpoint yet. Continue with: shiftcal train … --resume\n")
+        assert said.count("\n") == 1
