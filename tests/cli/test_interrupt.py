@@ -60,7 +60,7 @@ def test_want_of_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         raise MemoryError
 
     for fail in (allocate, hoard):
-        with pytest.raises(Exception) as caught, errors_in_one_line(tmp_path, "shiftcal train … --resume"):  # noqa: PT011, PT012
+        with pytest.raises(Exception) as caught, errors_in_one_line(tmp_path, "shiftcal train … --resume"):
             fail()
         assert type(caught.value).__name__ == "Exit"
         said = capsys.readouterr().err
