@@ -67,7 +67,7 @@ def check_classes(rows: Tensor, targets: Tensor) -> None:
     if not rows.is_cuda:
         check_range(targets, rows.shape[1])
     elif not torch.compiler.is_compiling():
-        rows.detach().gather(1, targets.long()[:, None])
+        rows.detach().gather(1, targets.long().unsqueeze(1))
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

@@ -196,12 +196,12 @@ print((_machine.peak_memory() - before) / (4 * logits.numel()))
     ("name", "options", "size"),
     [
         ("TemperatureScaling", {}, (10_000, 200)),
-        ("TemperatureScaling", {"criterion": "ece"}, (100_000, 10)),
-        ("TemperatureScaling", {"search": "lbfgs"}, (10_000, 200)),
-        ("VectorScaling", {}, (10_000, 200)),
-        ("RhoNormScaling", {}, (10_000, 200)),
-        ("HistogramBinning", {}, (10_000, 200)),
-        ("IsotonicRegression", {}, (10_000, 200)),
+        pytest.param("TemperatureScaling", {"criterion": "ece"}, (100_000, 10), marks=pytest.mark.slow),
+        pytest.param("TemperatureScaling", {"search": "lbfgs"}, (10_000, 200), marks=pytest.mark.slow),
+        pytest.param("VectorScaling", {}, (10_000, 200), marks=pytest.mark.slow),
+        pytest.param("RhoNormScaling", {}, (10_000, 200), marks=pytest.mark.slow),
+        pytest.param("HistogramBinning", {}, (10_000, 200), marks=pytest.mark.slow),
+        pytest.param("IsotonicRegression", {}, (10_000, 200), marks=pytest.mark.slow),
     ],
 )
 def test_fitting_takes_less_than_ten_times_its_data(name: str, options: dict[str, str], size: tuple[int, int]) -> None:

@@ -378,7 +378,10 @@ def _listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+HANGUP = pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), HANGUP])
 def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]

@@ -59,7 +59,7 @@ def test_each_name_is_what_it_says(dataset: object) -> None:
     )
 
 
-@pytest.mark.parametrize("keep", ["last", "best_ece", "average"])
+@pytest.mark.parametrize("keep", ["last", *(pytest.param(k, marks=pytest.mark.slow) for k in ("best_ece", "average"))])
 def test_the_record_tells_what_is_kept_and_has_the_others_too(dataset: object, tmp_path: Path, keep: str) -> None:
     others = [name for name in ("last", "best_ece", "average") if name != keep]
     made = config(f"train.keep={keep}", also(*others))

@@ -86,7 +86,7 @@ def test_wandb_is_told_each_epoch_under_its_number_and_the_end(
 
 
 def test_unknown_and_missing_trackers(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"`train.track` should be one of tensorboard, wandb. .*mean 'wandb'\?"):
+    with pytest.raises(ValueError, match=r"`train.track` should be of tensorboard, wandb. Found"):
         train(config('train.track=["wandb2"]'), dataset, checkpoints=tmp_path, progress=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"of installed trackers .pip install 'shiftcal\[tracking\]'"):

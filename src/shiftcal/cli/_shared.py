@@ -76,6 +76,8 @@ def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None
     except RuntimeError as error:
         if _is_want_of_memory(error):
             _fail_with_resume(_want_of_memory(error), out, resume)
+        if "DataLoader worker" in str(error):  # torch raises it from a signal handler, wherever the program is
+            _fail_with_resume(str(WorkerError(str(error).partition("\n")[0].rstrip(". "))), out, resume)
         if not is_distributed() or isinstance(error, NotImplementedError | RecursionError):
             raise
         fail(f"Another rank stopped, or could not be reached: {error}", 1)

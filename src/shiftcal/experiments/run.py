@@ -202,10 +202,10 @@ class _Completion:
     def _trained(self) -> Trained:
         setup = set_up(self.config, self.dataset)  # before the claim: weights that do not fit must leave nothing behind
         self._claim()
-        if self.progress and _distributed.rank() == 0:
-            for line in summary(self.config, self.dataset, setup):
-                say(line)
         with self._saving(setup.state) as hooks:
+            if self.progress and _distributed.rank() == 0 and setup.state.epochs_done < self.config.train.epochs:
+                for line in summary(self.config, self.dataset, setup):
+                    say(line)
             fit(setup.state, setup.task, self.config.engine, hooks=hooks, progress=self.progress)
         model, epoch = setup.state.weights(self.config.row.weights, setup.task.unseen_images)
         return Trained(model, epoch, setup.preprocess, setup.state, setup.task)

@@ -65,6 +65,8 @@ class Decoder:
 def _while_workers_live(source: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from source
+    except (ConnectionError, EOFError) as error:  # in the middle of handing a batch over
+        raise WorkerError(str(error) or type(error).__name__) from None
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):  # torch has no type of its own for it
             raise
