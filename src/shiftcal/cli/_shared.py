@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -111,6 +112,7 @@ def _want_of_memory(error: BaseException) -> str:
 
 
 def _fail_with_resume(message: str, out: Path, resume: str | None) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with every worker that ends, torch's handler would raise again
     fail(f"{message} {_last_checkpoint(out)}{f' Continue with: {resume}' if resume else ''}", 1)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,8 @@ def _while_workers_live(source: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from source
     except (ConnectionError, EOFError) as error:  # in the middle of handing a batch over
+        with suppress(RuntimeError):
+            time.sleep(0.2)  # torch raises from its handler of the signal, too
         raise WorkerError(str(error) or type(error).__name__) from None
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):  # torch has no type of its own for it
