@@ -171,7 +171,9 @@ def test_keeps_type_shape_and_device(subject: Subject, dtype: torch.dtype) -> No
     assert result.device == first.device
     if subject.kind == "loss":
         assert (result.dtype, result.shape) == (dtype, ())
-    elif subject.kind in ("rule", "calibrator", "operation") or subject.name in ("crop_flip", "unchanged"):
+    elif subject.kind in ("rule", "calibrator", "operation") or subject.name in (
+        *("crop_flip", "unchanged", "swap_amplitude", "swap_high_band"),
+    ):
         assert (result.dtype, result.shape) == (first.dtype, first.shape)
     else:
         assert result.dtype == torch.float32
@@ -366,6 +368,7 @@ OUT_OF_RANGE: dict[str, list[tuple[str, Any]]] = {
         *((name, value) for name in ("views", "width", "depth") for value in (0, 1.5)),
         *(("severity", value) for value in (0.0, 11.0, float("nan"))),
         *(("padding", value) for value in (-1, 0.5)),
+        *(("qualities", value) for value in ((), (0,), (101,))),
     ],
 }
 

@@ -167,7 +167,9 @@ def _check_quality(quality: SupportsIndex | Tensor, images: Tensor) -> Int[Tenso
             raise wrong("quality", "an integer tensor", quality.dtype)
         if quality.shape != images.shape[:1]:
             raise wrong("quality", f"an int or of shape [{len(images)}]", list(quality.shape))
-        if quality.device.type == "cpu" and bool(((quality < 1) | (quality > 100)).any()):
+        if torch.compiler.is_compiling() or quality.device.type != "cpu":
+            pass  # looking at it would break the graph, or stall the device
+        elif bool(((quality < 1) | (quality > 100)).any()):
             raise wrong("quality", "in 1..100", [int(quality.min()), int(quality.max())])
         return quality.to(device=images.device, dtype=torch.int64).clamp(1, 100)
     if isinstance(quality, bool) or not isinstance(quality, SupportsIndex) or not 1 <= int(quality) <= 100:

@@ -19,11 +19,13 @@ class Loss:
         name: A name in `shiftcal.losses`.
         gamma: Which of the recipe's focusing parameters it takes, if it takes one.
         runner_up: The reading of the dual focal loss's runner-up, see `losses.dual_focal`.
+        prior: Whether it takes the shares of the classes among the training images, `class_prior`.
     """
 
     name: str
-    gamma: Literal["dfl", "fgr", "bsce_gra", "released"] | None = None
+    gamma: Literal["dfl", "fgr", "bsce_gra", "released", "perturbed"] | None = None
     runner_up: Literal["below", "incorrect"] | None = None
+    prior: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,19 @@ class LowPass:
     redraw: bool = True
     after_augment: bool = False
     truncate: bool = False
+
+
+@dataclass(frozen=True)
+class Perturb:
+    """Which share of the training images is replaced by a perturbed view, from the first epoch on.
+
+    Attributes:
+        share: The share.
+        kinds: With what, see `shiftcal.augment.Perturbation`; of several kinds each image draws one.
+    """
+
+    share: float = 0.7
+    kinds: tuple[Literal["augmix", "high_band", "amplitude"], ...] = ("augmix",)
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,7 @@ class Method:
         constraint: The constraint, after the warm-up.
         augment: "mixup" or "augmix" of `shiftcal.augment`, with the objective that belongs to it, from the first epoch
             on; the constraint sees images without it.
+        perturb: Perturbed views in place of a share of the images; a constraint's own batch has none.
         weights: Which weights are evaluated and kept: the last epoch's, those of the epoch with the lowest validation
             NLL or ECE, or an average over the steps.
     """
@@ -85,6 +101,7 @@ class Method:
     low_pass: LowPass | None = None
     constraint: Constraint | None = None
     augment: Literal["mixup", "augmix"] | None = None
+    perturb: Perturb | None = None
     weights: Weights = "last"
 
     def __post_init__(self) -> None:
@@ -93,6 +110,10 @@ class Method:
 
 
 _FGR = Loss("dual_focal", gamma="fgr")
+_VIEWED = Loss("dual_focal", gamma="perturbed")
+_OF_CLASSIFIER = Constraint(batch="shared", scope="classifier")
+_AMPLITUDE = Perturb(0.8, ("augmix", "amplitude"))
+_BAND = Perturb(0.8, ("augmix", "high_band"))
 _RELEASED = Loss("dual_focal", gamma="released", runner_up="incorrect")
 _RELEASED_FILTER = LowPass(subsampling="4:2:0", redraw=False, after_augment=True, truncate=True)
 _RELEASED_ECE = Constraint(batch="shared", scope="classifier", centres="ends")
@@ -106,7 +127,7 @@ METHODS: dict[str, Method] = {
     "augmix":       Method(Loss("cross_entropy"), augment="augmix"),
     "flsd53":       Method(Loss("flsd53")),
     "dfl":          Method(Loss("dual_focal", gamma="dfl")),
-    "maxent":       Method(Loss("max_ent")),
+    "maxent":       Method(Loss("max_ent", prior=True)),
     "bsce-gra":     Method(Loss("bsce_gra", gamma="bsce_gra")),
     "fgr":          Method(_FGR, LowPass(), Constraint()),
     # FGR with another constraint.
@@ -125,6 +146,13 @@ METHODS: dict[str, Method] = {
     # Ours: FGR on top of an augmentation.
     "fgr+mixup":    Method(_FGR, LowPass(), Constraint(), augment="mixup"),
     "fgr+augmix":   Method(_FGR, LowPass(), Constraint(), augment="augmix"),
+    # Ours: one perturbed view in place of an image, without AugMix's two further forward passes; then FGR on top of it,
+    # with the classifier's gradient rectified on the same batch, and an average of the weights.
+    "ce+view":            Method(Loss("cross_entropy"), perturb=Perturb(1.0)),
+    "dfl+view":           Method(_VIEWED, perturb=Perturb()),
+    "fgr+view":           Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=Perturb(), weights="average"),
+    "fgr+view+amplitude": Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_AMPLITUDE, weights="average"),
+    "fgr+view+band":      Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_BAND, weights="average"),
     # FGR as its authors released it, which differs from their paper: the classifier alone is rectified, with other
     # bins, another filter and another reading of the loss. Then with all parameters, and its parts.
     "fgr-released":         Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE, weights="best_ece"),

@@ -21,6 +21,7 @@ from shiftcal.experiments.config import load_config, to_toml
 from shiftcal.experiments.recipes import headline, recipe_names, recipe_text
 from shiftcal.experiments.run import train
 from shiftcal.experiments.setup import load_dataset
+from shiftcal.models import build
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +168,38 @@ def test_released_recipes_are_the_papers_but_for_the_reduction(name: str) -> Non
     assert released.model_copy(update={"recipe": paper.recipe, "method": paper.method, "train": train}) == paper
 
 
+OF_WILDS = {
+    "released-camelyon17": ("paper-camelyon17-densenet121", 5.0),
+    "released-iwildcam": ("paper-iwildcam-resnet50", 7.0),
+    "released-fmow": ("paper-fmow-densenet121", 5.0),
+}
+
+
+@pytest.mark.parametrize("name", OF_WILDS)
+def test_released_recipes_of_wilds_are_the_papers_with_clipping_from_the_first_epoch_on(name: str) -> None:
+    released, (paper_name, gamma) = load_config(name), OF_WILDS[name]
+    paper = load_config(paper_name)
+    assert (released.method, released.train.clip_norm, released.train.start) == ("fgr-released", 2.0, 0.0)
+    assert released.gamma.released == gamma
+    assert released.train.model_copy(update={"clip_norm": None, "start": paper.train.start}) == paper.train
+    assert released.data == paper.data
+
+
+def test_the_released_recipe_of_tiny_imagenet() -> None:
+    """As long as CIFAR's, with another classifier and normalisation (the authors' code)."""
+    released = load_config("released-tiny-imagenet-resnet50")
+    train = released.train
+    assert (train.epochs, train.milestones, train.model, train.clip_norm) == (350, (150, 250), "resnet50-pool2", 2.0)
+    assert (train.mean, released.gamma.released) == ((0.485, 0.456, 0.406), 3.0)
+    model = build("resnet50-pool2", 200)
+    assert model.fc.in_features == 8192
+    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 200)
+
+
 def test_every_recipe_is_one_of_these() -> None:
     ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet"}
-    assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED) | set(RELEASED)
+    released = {*RELEASED, *OF_WILDS, "released-tiny-imagenet-resnet50"}
+    assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED) | released
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -14,7 +14,7 @@ import torch
 from running import finish, run_with, same_weights
 from stand_ins import write_class_folders
 
-from shiftcal import data, methods
+from shiftcal import data, losses, methods
 from shiftcal._errors import DivergedError, ImageError, ParameterError, UnfinishedError
 from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.evaluation import predict
@@ -419,3 +419,16 @@ def test_validation_leaves_frozen_layers_as_they_are() -> None:
     assert [module.training for module in model] == [True, False, True]
     with pytest.raises(FloatingPointError, match="logits of 3 of 3 images are not finite"):
         predict(model, split, lambda images: images.float() + float("inf"))
+
+
+def test_max_ent_takes_the_class_prior_of_the_training_set(dataset: data.Dataset) -> None:
+    few = dataset.train.targets != 0
+    skewed = replace(dataset, train=dataset.train.take(few))
+    setup = set_up(config("method=maxent"), skewed)
+    logits, targets = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6)
+    inputs = Inputs(logits, targets, torch.zeros(6, dtype=torch.bool))
+    shares = (torch.bincount(skewed.train.targets, minlength=8) / len(skewed.train)).double().tolist()
+    assert shares[0] == 0
+    expected = losses.max_ent(logits, targets, class_prior=[share / sum(shares) for share in shares])
+    torch.testing.assert_close(setup.state.plain.main(logits, inputs), expected)
+    assert not torch.isclose(expected, losses.max_ent(logits, targets))

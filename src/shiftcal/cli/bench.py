@@ -26,6 +26,9 @@ def bench(
     engine: Annotated[
         str, typer.Option(help="local: one after the other; ray: on a Ray cluster, one run per GPU (extra ray).")
     ] = "local",
+    workers_per_gpu: Annotated[
+        int, typer.Option(help="Runs side by side on this machine's GPU (or CPU), each in a process of its own.")
+    ] = 1,
     set_: Set = [],  # noqa: B006
 ) -> None:
     """Run a grid."""
@@ -41,7 +44,7 @@ def bench(
         cells = [(m, int(n)) for m in dict.fromkeys(words_of(methods)) for n in dict.fromkeys(numbers)]
         configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
         try:
-            complete_all(configs, out, engine)
+            complete_all(configs, out, engine, workers=workers_per_gpu)
         except UnfinishedError as error:
             failed = error
             if not any(out.glob(f"*/{RECORD}")):

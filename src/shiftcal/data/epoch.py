@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shiftcal import _distributed
 from shiftcal._errors import DataError, wrong
+from shiftcal.augment import Perturbation
 from shiftcal.data.split import FeatureSplit, FileSplit, MemorySplit, Split
 from shiftcal.filtering import LowPassPolicy
 
@@ -65,15 +66,24 @@ class MixedEpoch:
     Attributes:
         split: The training samples.
         policy: What is filtered, and how.
+        perturbation: What replaces a share of the images beforehand; D_orig has none of it.
         filtered: Which samples are.
         strengths: How strongly, for each sample; only those of filtered ones matter.
     """
 
-    def __init__(self, split: Split, *, policy: LowPassPolicy, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        split: Split,
+        *,
+        policy: LowPassPolicy,
+        seed: int,
+        epoch: int,
+        perturbation: Perturbation | None = None,
+    ) -> None:
         count = round(policy.ratio * len(split))
         if count == len(split):
             raise wrong("ratio", f"small enough to leave some of {len(split)} images unfiltered", policy.ratio)
-        self.split, self.policy = split, policy
+        self.split, self.policy, self.perturbation = split, policy, perturbation
         self._seed, self._epoch, self._device = seed, epoch, split.targets.device
         generator = self.seeded("filter")
         membership = generator if policy.redraw else seeded(seed, 0, "filter once", self._device)
@@ -83,11 +93,11 @@ class MixedEpoch:
         self.filtered[self.chosen] = True
         self.strengths = torch.full((len(split),), float(policy.strengths[0]), device=self._device)
         self.strengths[self.chosen] = torch.tensor(policy.strengths, dtype=torch.float32, device=self._device)[pick]
-        self._fetch = fetcher(split, self)
+        self._fetch = fetcher(split, self, perturbation)
 
     def batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
         """Go through D_mix once in random order, without the first `skip` batches; the last one may be smaller."""
-        return self._skipped(self.indices(size), skip)
+        return self._skipped(self._fetch, self.indices(size), skip)
 
     def indices(self, size: int) -> tuple[Tensor, ...]:
         """List which samples each batch has."""
@@ -96,16 +106,22 @@ class MixedEpoch:
 
     def original_batches(self, size: int, skip: int = 0) -> Iterator[Batch]:
         """Draw batches from D_orig without end, each pass in a new random order."""
-        return self._skipped(self._original_indices(size), skip)
+        fetch = self._fetch if self.perturbation is None else fetcher(self.split, self, None)
+        return self._skipped(fetch, self._original_indices(size), skip)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The seed and the epoch."""
+        return self._seed, self._epoch
 
     def seeded(self, purpose: str) -> torch.Generator:
         """Make the generator of one purpose in this epoch."""
         return seeded(self._seed, self._epoch, purpose, self._device)
 
-    def _skipped(self, indices: Iterable[Tensor], skip: int) -> Iterator[Batch]:
+    def _skipped(self, fetch: Fetch, indices: Iterable[Tensor], skip: int) -> Iterator[Batch]:
         if isinstance(self.split, FeatureSplit):  # every draw of a view depends on those before
-            return islice(self._fetch(indices), skip, None)
-        return self._fetch(islice(indices, skip, None))
+            return islice(fetch(indices), skip, None)
+        return fetch(islice(indices, skip, None))
 
     def _original_indices(self, size: int) -> Iterator[Tensor]:
         generator = self.seeded("constraint order")
@@ -121,18 +137,20 @@ class MixedEpoch:
 
 
 @singledispatch
-def fetcher(split: Split, epoch: MixedEpoch) -> Fetch:  # noqa: ARG001 (the kinds of splits use it)
+def fetcher(split: Split, epoch: MixedEpoch, perturbation: Perturbation | None) -> Fetch:  # noqa: ARG001 (kinds use them)
     """Return what fetches the batches of an epoch from a kind of split."""
     raise TypeError(f"A split should be of a registered kind. Found a {type(split).__name__}.")
 
 
 @fetcher.register
-def _from_memory(split: MemorySplit, epoch: MixedEpoch) -> Fetch:
-    """Gather images on their device; the filtered ones are made at the start of the epoch."""
+def _from_memory(split: MemorySplit, epoch: MixedEpoch, perturbation: Perturbation | None) -> Fetch:
+    """Gather images on their device; perturbed and filtered ones are made at the start of the epoch, all at once."""
     images = split.images
+    if perturbation is not None:
+        images = perturbation(images, epoch.seeded("perturb"))
     if len(epoch.chosen) and not epoch.policy.after_augment:
-        images = split.images.clone()
-        images[epoch.chosen] = epoch.policy(split.images[epoch.chosen], epoch.strengths[epoch.chosen])
+        filtered = epoch.policy(images[epoch.chosen], epoch.strengths[epoch.chosen])
+        images = images.index_copy(0, epoch.chosen, filtered)
 
     def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
         for index in indices:
@@ -143,8 +161,8 @@ def _from_memory(split: MemorySplit, epoch: MixedEpoch) -> Fetch:
 
 
 @fetcher.register
-def _from_files(split: FileSplit, epoch: MixedEpoch) -> Fetch:
-    """Decode images in worker processes while the model trains, each rank its rows; filter after decoding."""
+def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation | None) -> Fetch:
+    """Decode images in worker processes while the model trains, each rank its rows; perturb and filter after that."""
     device = torch.device(split.device)
 
     def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
@@ -165,6 +183,8 @@ def _from_files(split: FileSplit, epoch: MixedEpoch) -> Fetch:
 
     def batch(found: Tensor, images: Tensor, index: Tensor, *, local: bool) -> Batch:
         images = images.to(device, non_blocking=True)
+        if perturbation is not None:
+            images = perturbation(images, seeded(*epoch.place, f"perturb {int(found[0])}", device))
         chosen = epoch.filtered[found].nonzero().squeeze(1)
         if len(chosen) and not epoch.policy.after_augment:
             strengths, place = epoch.strengths[found[chosen]].to(device), chosen.to(device)
@@ -182,8 +202,10 @@ def _from_files(split: FileSplit, epoch: MixedEpoch) -> Fetch:
 
 
 @fetcher.register
-def _from_features(split: FeatureSplit, epoch: MixedEpoch) -> Fetch:
+def _from_features(split: FeatureSplit, epoch: MixedEpoch, perturbation: Perturbation | None) -> Fetch:
     """Draw one of each sample's views; many batches at once, since a classifier trains faster than it is fed."""
+    if perturbation is not None:
+        raise wrong("method", "one without a perturbation, where features are kept", "one with")
     generator = epoch.seeded("view")
 
     def drawn(views: Tensor, index: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from shiftcal.training.settings import (
     FilterSettings,
     FinetuneSettings,
     GammaSettings,
+    PerturbSettings,
     TrainSettings,
 )
 
@@ -106,6 +107,7 @@ class Config(Section):
     train: TrainSettings = Field(default_factory=TrainSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     filter: FilterSettings = Field(default_factory=FilterSettings)
+    perturb: PerturbSettings = Field(default_factory=PerturbSettings)
     gamma: GammaSettings = Field(default_factory=GammaSettings)
     constraint: ConstraintSettings = Field(default_factory=ConstraintSettings)
     finetune: FinetuneSettings = Field(default_factory=FinetuneSettings)
@@ -128,9 +130,12 @@ class Config(Section):
         row = methods.find(self.method)
         low_pass = row.low_pass and _changed(row.low_pass, self.filter)
         constraint = row.constraint and _changed(row.constraint, self.constraint)
+        perturb = row.perturb and _changed(row.perturb, self.perturb)
         loss = _changed(row.loss, self.gamma) if row.loss.name == "dual_focal" else row.loss
         weights = self.train.keep or row.weights
-        return dataclasses.replace(row, loss=loss, low_pass=low_pass, constraint=constraint, weights=weights)
+        return dataclasses.replace(
+            row, loss=loss, low_pass=low_pass, constraint=constraint, perturb=perturb, weights=weights
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as a record stores it."""

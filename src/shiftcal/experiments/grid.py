@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, unknown, wrong
+from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, check_count, unknown, wrong
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
 from shiftcal.experiments import directory
@@ -14,18 +14,23 @@ from shiftcal.experiments.config import Config
 from shiftcal.experiments.ray import complete_on_ray
 from shiftcal.experiments.run import comparable, complete
 from shiftcal.experiments.setup import load_dataset
+from shiftcal.experiments.side_by_side import complete_side_by_side
 from shiftcal.records import CONFIG, RECORD, RunRecord, read_record
 
 REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severity.png"})
 
 
-def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -> list[RunRecord]:
+def complete_all(configs: dict[str, Config], out: Path, engine: str = "local", *, workers: int = 1) -> list[RunRecord]:
     """Complete every run in its subdirectory of `out` and return the records; finished runs are kept.
 
     A run that diverges does not stop the others: `UnfinishedError` is raised when these have finished.
     Nothing is trained or written unless all of it can be: `out` must be new, or hold these runs, others that
-    differ in method and seed alone, and their report. The engine is "local", one after the other here, or "ray".
+    differ in method and seed alone, and their report. The engine is "local", one after the other here or `workers` at a
+    time, or "ray".
     """
+    check_count("workers", workers)
+    if workers > 1 and engine != "local":
+        raise wrong("workers", "1 with another engine than 'local'", workers)
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
     if not configs:
@@ -42,6 +47,8 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local") -
     datasets = {config.data: load_dataset(config) for config in configs.values()}
     for config in configs.values():
         check_data(config, datasets[config.data])
+    if workers > 1:
+        return complete_side_by_side(configs, out, workers)
     done: list[RunRecord] = []
     failed: dict[str, str] = {}
     for number, (name, config) in enumerate(configs.items(), start=1):

@@ -23,7 +23,7 @@ from shiftcal.records import WEIGHTS, Evaluation
 from shiftcal.training.engine.distributed import synchronised
 from shiftcal.training.finetune import Stage
 from shiftcal.training.state import TrainState, start_state
-from shiftcal.training.task import Task, low_pass_policy, preparation
+from shiftcal.training.task import Task, low_pass_policy, perturbation_of, preparation
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,14 @@ def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> 
         seed=config.seed,
         train=dataset.train.to(device),
         prepare=preparation(row, own, policy, preprocess),
+        perturbation=perturbation_of(row, config.perturb),
         validate=validation(config, dataset.validation.to(device), preprocess),
     )
     wanted = frozenset({row.weights, *config.evaluation.also})
-    return Setup(start_state(model, row, own, config.gamma, config.constraint, wanted=wanted), task, preprocess)
+    shares = torch.bincount(dataset.train.targets.cpu(), minlength=len(dataset.classes)).double() / len(dataset.train)
+    prior = tuple(shares.tolist())
+    state = start_state(model, row, own, config.gamma, config.constraint, wanted=wanted, class_prior=prior)
+    return Setup(state, task, preprocess)
 
 
 def preprocessing_of(config: Config, dataset: Dataset, model: nn.Module) -> Preprocessing:
@@ -110,6 +114,8 @@ def load_network(config: Config, dataset: Dataset) -> nn.Module:
 
 def stage_of(config: Config) -> Stage:
     """Return how a config fine-tunes a classifier."""
+    if config.row.perturb is not None:
+        raise wrong("method", "one without perturbed views, where the classifier alone is trained", config.method)
     wanted = {config.row.weights, *config.evaluation.also} - {"last"}
     if wanted:
         raise wrong("train.keep", "'last' where the classifier alone is trained (also in evaluation.also)", min(wanted))

@@ -13,7 +13,7 @@ from shiftcal._errors import unknown, wrong
 from shiftcal._imports import import_object
 from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
-from shiftcal.models.resnet import resnet18, resnet50, resnet110
+from shiftcal.models.resnet import resnet18, resnet50, resnet50_pool2, resnet110
 from shiftcal.models.small import SmallNet
 from shiftcal.models.weights import load_weights, read_weights
 from shiftcal.models.wide_resnet import wrn26_10
@@ -22,6 +22,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "small": SmallNet,
     "resnet18": resnet18,
     "resnet50": resnet50,
+    "resnet50-pool2": resnet50_pool2,
     "resnet110": resnet110,
     "densenet121": densenet121,
     "wrn26-10": wrn26_10,

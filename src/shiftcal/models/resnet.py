@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 Images = Float[Tensor, "batch 3 height width"]
 Logits = Float[Tensor, "batch classes"]
@@ -65,12 +66,16 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of residual blocks, each half as large and twice as wide as the one before, and a classifier."""
+    """Four stages of residual blocks, each half as large and twice as wide as the one before, and a classifier.
+
+    Before the classifier the last stage's features are averaged over the image, or over each of `pool` × `pool` parts.
+    """
 
     def __init__(
-        self, block: type[BasicBlock | Bottleneck], blocks: tuple[int, int, int, int], num_classes: int
+        self, block: type[BasicBlock | Bottleneck], blocks: tuple[int, int, int, int], num_classes: int, pool: int = 1
     ) -> None:
         super().__init__()
+        self.pool = pool
         self.conv1, self.bn1 = conv(3, 64), nn.BatchNorm2d(64)
         inputs = 64
         for stage, count in enumerate(blocks):
@@ -79,14 +84,15 @@ class ResNet(nn.Module):
                 layers.append(block(inputs, width, stride=2 if stage > 0 and place == 0 else 1))
                 inputs = width * block.expansion
             self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
-        self.fc = nn.Linear(inputs, num_classes)
+        self.fc = nn.Linear(inputs * pool**2, num_classes)
 
     def forward(self, images: Images) -> Logits:
         """Return logits."""
         x = self.bn1(self.conv1(images)).relu()
         for name in ("layer1", "layer2", "layer3", "layer4"):
             x = self.get_submodule(name)(x)
-        logits: Tensor = self.fc(x.mean((2, 3)))
+        x = x.mean((2, 3)) if self.pool == 1 else adaptive_avg_pool2d(x, self.pool).flatten(1)
+        logits: Tensor = self.fc(x)
         return logits
 
 
@@ -98,6 +104,11 @@ def resnet18(num_classes: int) -> ResNet:
 def resnet50(num_classes: int) -> ResNet:
     """Build ResNet-50."""
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)
+
+
+def resnet50_pool2(num_classes: int) -> ResNet:
+    """Build ResNet-50 with a classifier of 2×2 means, as FGR's authors released it for Tiny-ImageNet."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, pool=2)
 
 
 def resnet110(num_classes: int) -> ResNet:

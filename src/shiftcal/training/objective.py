@@ -46,11 +46,16 @@ class Objective:
 
 
 def objectives(
-    method: Method, model: nn.Module, train: TrainSettings, gamma: GammaSettings, constraint: ConstraintSettings
+    method: Method,
+    model: nn.Module,
+    train: TrainSettings,
+    gamma: GammaSettings,
+    constraint: ConstraintSettings,
+    class_prior: tuple[float, ...] | None = None,
 ) -> tuple[Objective, Objective]:
-    """Return the objective of the warm-up and that of the phase after it."""
+    """Return the objective of the warm-up and that of the phase after it; the prior is for losses that take one."""
     common: dict[str, Any] = {
-        "main": partial(_VIEWS[method.augment], _loss(method.loss, gamma)),
+        "main": partial(_VIEWS[method.augment], _loss(method.loss, gamma, class_prior)),
         "sum_reduction": train.loss_reduction == "sum",
         "clip_norm": train.clip_norm,
     }
@@ -71,8 +76,10 @@ def find_loss(name: str) -> Callable[..., Tensor]:
     return found
 
 
-def _loss(cell: Loss, gamma: GammaSettings) -> Callable[[Tensor, Tensor], Tensor]:
-    options: dict[str, Any] = {}
+def _loss(
+    cell: Loss, gamma: GammaSettings, class_prior: tuple[float, ...] | None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    options: dict[str, Any] = {"class_prior": class_prior} if cell.prior else {}
     if cell.gamma is not None:
         options["gamma"] = getattr(gamma, cell.gamma)
     if cell.runner_up is not None:

@@ -8,6 +8,7 @@ from shiftcal._sections import (
     Count,
     CountOrNone,
     Epochs,
+    Fraction,
     Mean,
     Names,
     NotNegative,
@@ -125,6 +126,17 @@ class FilterSettings(Section):
     """Whether the filter takes levels that were normalised and cut to 8 bits on the way back."""
 
 
+class PerturbSettings(Section):
+    """Perturbed views in place of images, for methods that have them."""
+
+    share: Fraction | None = None
+    """The share of the images; by default that of the method's row."""
+    severity: Annotated[float, should("in 0.1..10", lambda v: 0.1 <= v <= 10)] = 3.0
+    """The severity of AugMix."""
+    qualities: Qualities = tuple(range(5, 30))
+    """What the quality λ of another image's high band is drawn from."""
+
+
 class GammaSettings(Section):
     """Focusing parameters γ, and the reading of the dual focal loss."""
 
@@ -136,6 +148,8 @@ class GammaSettings(Section):
     """Of BSCE-GRA."""
     released: NotNegative = 5.0
     """Of FGR as its authors released it."""
+    perturbed: NotNegative = 1.0
+    """Of methods with perturbed views."""
     runner_up: Literal["below", "incorrect"] | None = None
     """The reading of the dual focal loss's runner-up; by default that of the method's row."""
 

@@ -133,9 +133,10 @@ def start_state(
     constraint: ConstraintSettings,
     *,
     wanted: frozenset[str] = frozenset(),
+    class_prior: tuple[float, ...] | None = None,
 ) -> TrainState:
     """Start training a model: optimiser, objectives, and what keeps the wanted weights, see `train.keep`."""
-    plain, full = objectives(method, model, train, gamma, constraint)
+    plain, full = objectives(method, model, train, gamma, constraint, class_prior)
     return TrainState(
         model=model,
         optimizer=make_optimizer(train, model),

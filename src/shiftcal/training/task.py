@@ -9,13 +9,14 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from shiftcal.augment import Perturbation
 from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import Split
 from shiftcal.filtering import LowPassPolicy
 from shiftcal.methods import LowPass, Method
 from shiftcal.training.inputs import Preparation, Prepare
-from shiftcal.training.settings import FilterSettings, TrainSettings
+from shiftcal.training.settings import FilterSettings, PerturbSettings, TrainSettings
 
 _STATISTICS = 200  # batches from which the statistics of batch-norm are taken anew
 
@@ -29,6 +30,7 @@ class Task:
         method: Its row.
         settings: Length, batch size and schedule.
         policy: The low-pass filter after the warm-up.
+        perturbation: What replaces a share of the images, from the first epoch on.
         seed: Where all randomness comes from.
         train: The training samples, on the device of the model.
         prepare: What makes a batch of them a step's inputs.
@@ -42,6 +44,7 @@ class Task:
     seed: int
     train: Split
     prepare: Prepare
+    perturbation: Perturbation | None = None
     validate: Callable[[nn.Module], dict[str, float]] | None = None
 
     @property
@@ -57,7 +60,7 @@ class Task:
         """Draw what an epoch trains on."""
         filtered = self.method.low_pass is not None and self.is_active(number)
         policy = self.policy if filtered else replace(self.policy, ratio=0.0, after_augment=False)
-        return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number)
+        return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number, perturbation=self.perturbation)
 
     def unseen_images(self, device: torch.device) -> Iterator[Tensor]:
         """Yield images as a step takes them, of an epoch that no step saw: for the statistics of batch-norm."""
@@ -72,6 +75,13 @@ def low_pass_policy(method: Method, settings: FilterSettings) -> LowPassPolicy:
     cell = method.low_pass or LowPass()
     strengths = settings.radii if cell.filter == "fft" else settings.qualities
     return LowPassPolicy(settings.ratio, strengths, cell.filter, cell.subsampling, cell.redraw, cell.after_augment)
+
+
+def perturbation_of(method: Method, settings: PerturbSettings) -> Perturbation | None:
+    """Return the perturbation of a method's row, with the strengths of a recipe."""
+    if (cell := method.perturb) is None:
+        return None
+    return Perturbation(cell.share, cell.kinds, settings.severity, settings.qualities)
 
 
 def preparation(

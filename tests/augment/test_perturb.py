@@ -1,0 +1,136 @@
+"""Perturbed views in place of images, and the bands of other images that some of them have."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shiftcal import data
+from shiftcal.augment import Perturbation, augmix, swap_amplitude, swap_high_band
+from shiftcal.data.epoch import MixedEpoch
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.run import train
+from shiftcal.experiments.setup import load_dataset, set_up, stage_of
+from shiftcal.filtering import LowPassPolicy, dct_low_pass
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(n: int = 12, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 3, 16, 16), generator=drawn(seed), dtype=torch.uint8)
+
+
+def test_the_high_band_is_the_partners() -> None:
+    images = pictures()
+    found = swap_high_band(images, drawn(), qualities=[12])
+    generator = drawn()
+    torch.randint(1, (12,), generator=generator)
+    partner = torch.randperm(12, generator=generator)
+    low = dct_low_pass(images, 12).int()
+    expected = (low + images[partner].int() - low[partner]).clamp(0, 255)
+    assert torch.equal(found.int(), expected)
+    with pytest.raises(ValueError, match=r"`qualities` should be in 1\.\.100, at least one"):
+        swap_high_band(images, qualities=[])
+
+
+def test_the_amplitude_is_the_partners_and_the_phase_its_own() -> None:
+    """Against NumPy's transform in float64."""
+    images = pictures()
+    found = swap_amplitude(images, drawn()).numpy()
+    partner = torch.randperm(12, generator=drawn()).numpy()
+    spectrum = np.fft.fft2(images.numpy().astype(float))
+    mixed = np.fft.ifft2(np.abs(spectrum[partner]) * np.exp(1j * np.angle(spectrum)))
+    assert np.abs(mixed.imag).max() < 1e-9
+    assert np.abs(found - mixed.real.clip(0, 255)).max() <= 0.51
+
+
+def test_a_share_is_perturbed_and_the_rest_stays() -> None:
+    images = pictures(50)
+    found = Perturbation(0.4)(images, drawn())
+    changed = (found != images).flatten(1).any(1)
+    assert 15 <= int(changed.sum()) <= 20, "AugMix may leave an image nearly as it is"
+    assert torch.equal(Perturbation(0.0)(images, drawn()), images)
+    assert torch.equal(Perturbation(0.4)(images, drawn()), found), "a function of the generator"
+    order = torch.randperm(50, generator=(generator := drawn()))[:20]
+    view = augmix(images[order], generator, views=1, severity=3.0)[0].round()
+    assert torch.equal(found[order].float(), view)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_each_image_draws_one_of_the_kinds() -> None:
+    flat = torch.full((40, 3, 16, 16), 90, dtype=torch.uint8)
+    flat[20:] = 30
+    found = Perturbation(1.0, ("high_band", "amplitude"))(flat, drawn())
+    changed = (found != flat).flatten(1).any(1)
+    assert 2 < int(changed.sum()) <= 20, "flat images have no high band; their amplitude is their brightness"
+    with pytest.raises(ValueError, match="`kinds` should be one of amplitude, augmix, high_band"):
+        Perturbation(0.5, ("blur",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"`share` should be in \[0, 1\]"):
+        Perturbation(1.5)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> data.Dataset:
+    return load_dataset(load_config("demo", ["data.train=64", "data.validation=32", "data.test=32"]))
+
+
+def epoch(dataset: data.Dataset, number: int = 0, ratio: float = 0.0) -> MixedEpoch:
+    perturbation = Perturbation(0.5, ("augmix", "high_band"))
+    return MixedEpoch(
+        dataset.train, policy=LowPassPolicy(ratio, (15,)), seed=0, epoch=number, perturbation=perturbation
+    )
+
+
+def test_an_epoch_perturbs_anew_and_leaves_originals_alone(dataset: data.Dataset) -> None:
+    def seen(made: MixedEpoch) -> torch.Tensor:
+        return torch.cat([batch.images for batch in made.batches(16)])
+
+    plain = MixedEpoch(dataset.train, policy=LowPassPolicy(0.0), seed=0, epoch=0)
+    first, second = epoch(dataset), epoch(dataset, 1)
+    changed = (seen(first) != seen(plain)).flatten(1).any(1)
+    assert 26 <= int(changed.sum()) <= 32
+    assert torch.equal(seen(epoch(dataset)), seen(first))
+    in_order = [next(made._fetch([torch.arange(64)])).images for made in (first, second)]
+    assert not torch.equal(*in_order)
+    originals = next(first.original_batches(64)).images
+    stored = {image.numpy().tobytes() for image in dataset.train.images}
+    assert all(image.numpy().tobytes() in stored for image in originals)
+
+
+def test_filtered_images_are_filtered_last(dataset: data.Dataset) -> None:
+    made, unfiltered = epoch(dataset, ratio=0.3), epoch(dataset)
+    after, before = (next(e._fetch([torch.arange(64)])).images for e in (made, unfiltered))
+    assert torch.equal(after[made.chosen], dct_low_pass(before[made.chosen], 15))
+    kept = ~made.filtered
+    assert torch.equal(after[kept], before[kept])
+
+
+def test_rows_take_the_recipes_strengths(dataset: data.Dataset) -> None:
+    words = ["method=fgr+view+band", "perturb.share=0.3", "perturb.severity=5", "perturb.qualities=[7]"]
+    config = load_config("demo", words)
+    task = set_up(config, dataset).task
+    assert task.perturbation == Perturbation(0.3, ("augmix", "high_band"), 5.0, (7,))
+    assert set_up(load_config("demo", ["method=fgr"]), dataset).task.perturbation is None
+    assert config.row.weights == "average"
+
+
+def test_it_is_not_for_kept_features() -> None:
+    with pytest.raises(ValueError, match="one without perturbed views, where the classifier alone is trained"):
+        stage_of(load_config("demo", ["method=fgr+view"]))
+
+
+def test_training_is_resumed_to_the_same_weights(dataset: data.Dataset, tmp_path: Path) -> None:
+    sizes = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=3", "train.batch_size=16"]
+    config = load_config("demo", ["method=fgr+view+amplitude", "train.start=0.3", *sizes])
+    checkpoints = tmp_path / "checkpoints"
+    whole = train(config, dataset, checkpoints=checkpoints, progress=False)
+    shutil.rmtree(checkpoints / "epoch-0003")
+    for best in checkpoints.glob("best-epoch-0003"):
+        shutil.rmtree(best)
+    again = train(config, dataset, checkpoints=checkpoints, resume=True, progress=False)
+    pairs = zip(whole.model.state_dict().values(), again.model.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
