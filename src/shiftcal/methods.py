@@ -146,6 +146,12 @@ METHODS: dict[str, Method] = {
     # Ours: FGR on top of an augmentation.
     "fgr+mixup":    Method(_FGR, LowPass(), Constraint(), augment="mixup"),
     "fgr+augmix":   Method(_FGR, LowPass(), Constraint(), augment="augmix"),
+    # FGR as its authors released it, which differs from their paper: the classifier alone is rectified, with other
+    # bins, another filter and another reading of the loss. Then with all parameters, and its parts.
+    "fgr-released":         Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE, weights="best_ece"),
+    "fgr-released-all":     Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE_OF_ALL, weights="best_ece"),
+    "filter-only-released": Method(_RELEASED, _RELEASED_FILTER, weights="best_ece"),
+    "dfl-released":         Method(_RELEASED, weights="best_ece"),
     # Ours: one perturbed view in place of an image, without AugMix's two further forward passes; then FGR on top of it,
     # with the classifier's gradient rectified on the same batch, and an average of the weights.
     "ce+view":            Method(Loss("cross_entropy"), perturb=Perturb(1.0)),
@@ -153,12 +159,6 @@ METHODS: dict[str, Method] = {
     "fgr+view":           Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=Perturb(), weights="average"),
     "fgr+view+amplitude": Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_AMPLITUDE, weights="average"),
     "fgr+view+band":      Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_BAND, weights="average"),
-    # FGR as its authors released it, which differs from their paper: the classifier alone is rectified, with other
-    # bins, another filter and another reading of the loss. Then with all parameters, and its parts.
-    "fgr-released":         Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE, weights="best_ece"),
-    "fgr-released-all":     Method(_RELEASED, _RELEASED_FILTER, _RELEASED_ECE_OF_ALL, weights="best_ece"),
-    "filter-only-released": Method(_RELEASED, _RELEASED_FILTER, weights="best_ece"),
-    "dfl-released":         Method(_RELEASED, weights="best_ece"),
 }
 # fmt: on
 

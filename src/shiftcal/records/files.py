@@ -1,0 +1,149 @@
+"""Records in files: one run's, those of a directory of runs, and a grid's in one file."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from shiftcal._errors import ParameterError, RunDirectoryError, wrong
+from shiftcal._io import read_json, write_atomically
+from shiftcal.records.models import RunRecord
+from shiftcal.records.upgrade import upgraded
+
+CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
+GRID = ("records.jsonl", "records.jsonl.xz")
+_DIGITS = 5  # significant digits of a compact record
+
+
+def parse_record(content: Any, where: object) -> RunRecord:
+    """Check and convert what a file holds; records of earlier versions are brought up to date."""
+    if not isinstance(content, dict):
+        raise RunDirectoryError("record", "a run's record", f"{where}, which holds a {type(content).__name__}")
+    try:
+        return RunRecord.model_validate(upgraded(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        found = f"{where}: {place}: {first['msg']} (and {error.error_count() - 1} more)"
+        raise RunDirectoryError("record", "a run's record", found.removesuffix(" (and 0 more)")) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older one that lacks what it should have
+        raise RunDirectoryError("record", "a run's record", f"{where}: {type(error).__name__}: {error}") from None
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a run's record."""
+    try:
+        return parse_record(read_json(path), path)
+    except ParameterError as error:
+        hint = " The command that made the run makes it again, with --resume."
+        raise RunDirectoryError(error.name, error.should, error.found, hint) from None
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write a run's record."""
+    write_atomically(path, (record.to_json() + "\n").encode())
+
+
+def find_runs(directory: Path) -> list[Path]:
+    """Find the runs in a directory: itself, or those directly below it, in order of their names."""
+    if not directory.is_dir():
+        raise RunDirectoryError("directory", "the directory of a run, or one that holds runs", str(directory))
+    names = (CONFIG, RECORD)
+    if any((directory / name).is_file() for name in names):
+        return [directory]
+    found = {path.parent for name in names for path in directory.glob(f"*/{name}")}
+    if not found:
+        raise RunDirectoryError(
+            "directory", "the directory of a run, or one that holds runs", f"{directory}, without {CONFIG}"
+        )
+    return sorted(found)
+
+
+def load_records(place: Path) -> list[RunRecord]:
+    """Read the records of finished runs: of a directory of runs, of one run, or of a grid's file of records."""
+    return load_finished(place)[0]
+
+
+def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
+    """Read the records of finished runs, and name those that were left out, with the reason; a warning tells them too.
+
+    Where nothing can be read, that is an error.
+    """
+    if (place / RECORD).is_file():
+        return [read_record(place / RECORD)], {}
+    grid = next((place / name for name in GRID if (place / name).is_file()), place if place.is_file() else None)
+    found = _grid_records(grid) if grid is not None else {run.name: _run_record(run) for run in find_runs(place)}
+    records = [record for record in found.values() if isinstance(record, RunRecord)]
+    left_out = {name: record for name, record in found.items() if isinstance(record, str)}
+    if not records:
+        expected = "one with finished runs (`shiftcal train … --resume` finishes one)"
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise RunDirectoryError("directory", expected, f"{place}, with {reasons}")
+    if left_out:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        warnings.warn(f"Left out, {len(left_out)} of {len(found)} runs: {listed}.", stacklevel=2)
+    return records, left_out
+
+
+def _run_record(run: Path) -> RunRecord | str:
+    """Read a run's record, or tell why there is none."""
+    if not (run / RECORD).is_file():
+        return "not finished"
+    try:
+        return read_record(run / RECORD)
+    except ParameterError as error:
+        return f"damaged ({error.found})"
+
+
+def write_grid(path: Path, records: Iterable[RunRecord]) -> None:
+    """Write records in a compact form, a line each, what was measured rounded to five digits; .xz compresses."""
+    trees = (json.loads(record.to_json()) for record in records)
+    exact = (_rounded(tree) | {"config": tree["config"]} for tree in trees)
+    data = "".join(json.dumps(tree, separators=(",", ":")) + "\n" for tree in exact).encode()
+    write_atomically(path, lzma.compress(data) if path.suffix == ".xz" else data)
+
+
+def read_grid(path: Path) -> list[RunRecord]:
+    """Read a grid's file of records; damage is an error."""
+    records = [parse_record(json.loads(line), f"{path}, line {number}") for number, line in _lines(path)]
+    if not records:
+        raise wrong("path", "a file with a record in each line", f"{path}, which has none")
+    return records
+
+
+def _grid_records(path: Path) -> dict[str, RunRecord | str]:
+    """Read each line of a grid's file, or tell why it cannot be read."""
+    found: dict[str, RunRecord | str] = {}
+    for number, line in _lines(path):
+        try:
+            found[f"line {number}"] = parse_record(json.loads(line), f"{path}, line {number}")
+        except (ValueError, RecursionError) as error:
+            found[f"line {number}"] = f"damaged ({error.found if isinstance(error, ParameterError) else error})"
+    if not found:
+        raise wrong("path", "a file with a record in each line", f"{path}, which has none")
+    return found
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    try:
+        data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        return [(number, line) for number, line in enumerate(data.decode().splitlines(), start=1) if line.strip()]
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        raise wrong("path", "a file with a record in each line", f"{path}: {error}") from None
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        short = float(f"{value:.{_DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value
