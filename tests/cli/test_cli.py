@@ -208,7 +208,8 @@ def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     for word, said in (
         ("train.epochs=2", "finetune.epochs, which counts where the classifier alone is trained"),
         ("gamma.fgr=1", "finetune.gamma, which counts"),
-        ("train.schedule=constant", "without train.schedule, which is cosine where the classifier alone is trained"),
+        ("train.schedule=constant", "finetune.schedule, which counts where the classifier alone is trained"),
+        ("train.warmup=0.1", "without train.warmup, which is 0.0 where the classifier alone is trained"),
     ):
         code, _, stderr = invoke("finetune", tmp_path / "ce", "--set", word, "--out", tmp_path / "none")
         assert (code, said in stderr) == (2, True), stderr

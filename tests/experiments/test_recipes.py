@@ -165,7 +165,12 @@ def test_released_recipes_are_the_papers_but_for_the_reduction(name: str) -> Non
     released, paper = load_config(name), load_config(RELEASED[name])
     assert (released.train.loss_reduction, released.train.clip_norm, released.gamma.released) == ("mean", 2.0, 5.0)
     train = released.train.model_copy(update={"loss_reduction": "sum"})
-    assert released.model_copy(update={"recipe": paper.recipe, "method": paper.method, "train": train}) == paper
+    same = {"recipe": paper.recipe, "method": paper.method, "train": train, "finetune": paper.finetune}
+    assert released.model_copy(update=same) == paper
+    second = released.finetune
+    assert (second.views, second.batch_statistics, second.epochs, second.learning_rate) == (0, True, 100, 0.01)
+    assert (second.schedule, second.milestones, second.clip_norm) == ("multi_step", (40, 70), 2.0)
+    assert second.gamma == (5.0 if "cifar10-" in name else 3.5)
 
 
 OF_WILDS = {

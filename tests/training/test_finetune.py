@@ -260,3 +260,41 @@ def test_two_classes_bring_no_word_about_chance(tmp_path: Path) -> None:
         "demo", ["method=fgr", *words, f"finetuned_from={tmp_path / 'w.pt'}", "evaluation.corruptions=[]"]
     )
     complete(made, tmp_path / "out", progress=False)
+
+
+TWO_STAGES = ["method=fgr-released", "finetune.views=0", "finetune.filtered_views=0", "finetune.batch_statistics=true"]
+TWO_STAGES += ["finetune.schedule=multi_step", "finetune.milestones=[2]", "finetune.clip_norm=2.0"]
+
+
+def test_the_released_two_stages_move_batch_norms_statistics_and_nothing_else(dataset: Dataset) -> None:
+    made = network()
+    before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    state, _ = tuned(made, dataset, *TWO_STAGES)
+    changed = {name for name, tensor in made.state_dict().items() if not torch.equal(tensor, before[name])}
+    statistics = {name for name in before if "running" in name or "num_batches" in name}
+    assert changed == statistics | {"classifier.weight", "classifier.bias"}
+    assert stage(*TWO_STAGES).train.milestones == (2,)
+    assert stage(*TWO_STAGES).train.clip_norm == 2.0
+    assert state.history[-1]["learning_rate"] == pytest.approx(0.1 * state.history[0]["learning_rate"])
+
+
+def test_the_released_two_stages_keep_the_epoch_of_the_lowest_validation_ece(dataset: Dataset, tmp_path: Path) -> None:
+    base = complete(config("method=ce", "train.epochs=2"), tmp_path / "ce", dataset=dataset, progress=False)
+    words = [*TWO_STAGES, f"finetuned_from='{tmp_path / 'ce'}'", "finetune.learning_rate=0.3"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two epochs are hardly better than chance
+        record = complete(config(*words), tmp_path / "tuned", dataset=dataset, progress=False)
+    errors = [entry.validation["ece"] for entry in record.history]
+    assert record.weights.kept == "best_ece"
+    assert record.weights.epoch == 1 + errors.index(min(errors))
+    assert record.evaluation.validation.ece == pytest.approx(min(errors), abs=1e-6)
+    assert record.before.clean.accuracy == base.evaluation.clean.accuracy
+
+
+def test_what_needs_the_network_is_refused_where_features_are_kept() -> None:
+    with pytest.raises(ValueError, match=r"`finetune.batch_statistics` should be false where features are kept"):
+        stage("finetune.batch_statistics=true")
+    with pytest.raises(ValueError, match=r"`train.keep` should be 'last' where features are kept"):
+        stage("train.keep=best_ece")
+    with pytest.raises(ValueError, match=r"`train.keep` should be the last epoch's or the best one's"):
+        stage("train.keep=average")

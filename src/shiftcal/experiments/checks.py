@@ -53,12 +53,16 @@ def check_training_data(config: Config, dataset: Dataset) -> None:
 # Keys of the whole training that do not count where the classifier alone is trained: those that the section `finetune`
 # has too, and those that are fixed.
 _FINETUNE_TWINS = {
-    f"train.{key}": f"finetune.{key}" for key in ("epochs", "batch_size", "learning_rate", "weight_decay")
+    f"train.{key}": f"finetune.{key}"
+    for key in (
+        *("epochs", "batch_size", "learning_rate", "weight_decay"),
+        *("schedule", "milestones", "clip_norm"),
+    )
 }
 _FINETUNE_TWINS["gamma.fgr"] = "finetune.gamma"
 _FINETUNE_FIXED = (
-    *("accumulate", "rectify_per", "optimizer", "momentum", "nesterov", "schedule", "warmup"),
-    *("clip_norm", "loss_reduction", "start"),
+    *("accumulate", "rectify_per", "optimizer", "momentum", "nesterov", "warmup"),
+    *("loss_reduction", "start"),
 )
 
 

@@ -228,7 +228,11 @@ class _Completion:
                 hooks=lambda state: stack.enter_context(self._saving(state)),
                 progress=self.progress,
             )
-        return Trained(network, state.epochs_done, preprocess, state, None, {"features": seconds}, before)
+        epoch = state.epochs_done
+        if config.row.weights != "last":
+            best, epoch = state.best.model(config.row.weights, state.model)
+            network.load_state_dict(best.get_submodule("network").state_dict())
+        return Trained(network, epoch, preprocess, state, None, {"features": seconds}, before)
 
     def _saving(self, state: TrainState) -> Any:
         checkpoints = directory.checkpoints_in(self.out)

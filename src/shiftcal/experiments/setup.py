@@ -116,9 +116,10 @@ def stage_of(config: Config) -> Stage:
     """Return how a config fine-tunes a classifier."""
     if config.row.perturb is not None:
         raise wrong("method", "one without perturbed views, where the classifier alone is trained", config.method)
-    wanted = {config.row.weights, *config.evaluation.also} - {"last"}
-    if wanted:
-        raise wrong("train.keep", "'last' where the classifier alone is trained (also in evaluation.also)", min(wanted))
+    if config.row.weights == "average" or config.evaluation.also:
+        found = [config.row.weights, *config.evaluation.also]
+        expected = "the last epoch's or the best one's where the classifier alone is trained, and evaluation.also empty"
+        raise wrong("train.keep", expected, ", ".join(found))
     return Stage(
         name=config.method,
         method=config.row,

@@ -61,6 +61,11 @@ class Stage:
     def __post_init__(self) -> None:
         if self.method.augment is not None:
             raise wrong("method", "one without mixup or AugMix, which need the images", repr(self.name))
+        if self.own.views > 0 and self.own.batch_statistics:
+            raise wrong("finetune.batch_statistics", "false where features are kept (finetune.views)", True)
+        if self.own.views > 0 and self.method.weights != "last":
+            expected = "'last' where features are kept, since no epoch is validated (finetune.views=0 validates each)"
+            raise wrong("train.keep", expected, repr(self.method.weights))
 
     @property
     def train(self) -> TrainSettings:
@@ -72,18 +77,24 @@ class Stage:
             batch_size=own.batch_size,
             learning_rate=own.learning_rate,
             weight_decay=own.weight_decay,
-            schedule="cosine",
+            schedule=own.schedule,
+            milestones=own.milestones,
+            clip_norm=own.clip_norm,
             warmup=0.0,
             start=0.0,
         )
 
 
 class HeadOnly(nn.Module):
-    """A network whose classifier alone trains; the rest is frozen, batch-norm and dropout in evaluation mode."""
+    """A network whose classifier alone trains; the rest is frozen, batch-norm and dropout in evaluation mode.
 
-    def __init__(self, network: nn.Module) -> None:
+    With `batch_statistics` it follows the mode of training: batch-norm's running statistics are then not frozen.
+    """
+
+    def __init__(self, network: nn.Module, *, batch_statistics: bool = False) -> None:
         super().__init__()
         self.network = network.requires_grad_(False).eval()
+        self.batch_statistics = batch_statistics
         self.head.requires_grad_(True)
 
     @property
@@ -92,8 +103,9 @@ class HeadOnly(nn.Module):
         return models.classifier_of(self.network)[1]
 
     def train(self, mode: bool = True) -> HeadOnly:
-        """Stay in evaluation mode."""
+        """Stay in evaluation mode, unless statistics are the batch's."""
         self.training = mode
+        self.network.train(mode and self.batch_statistics)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -127,7 +139,8 @@ def finetune(
         The state at the end, and the seconds that keeping the features took.
     """
     preprocess = preprocess or dataset.preprocess
-    frozen, clock, seconds, engine = HeadOnly(network), time.perf_counter(), 0.0, stage.engine
+    frozen = HeadOnly(network, batch_statistics=stage.own.batch_statistics)
+    clock, seconds, engine = time.perf_counter(), 0.0, stage.engine
     if stage.own.views == 0:
         state, task = _through_network(frozen, dataset, stage, preprocess, validate)
     else:
@@ -173,8 +186,9 @@ def _through_network(
 
 
 def _start(model: nn.Module, stage: Stage) -> TrainState:
-    gamma = stage.gamma.model_copy(update={"fgr": stage.own.gamma})
-    return start_state(model, stage.method, stage.train, gamma, stage.constraint)
+    gamma = stage.gamma.model_copy(update={"fgr": stage.own.gamma, "released": stage.own.gamma})
+    wanted = frozenset({stage.method.weights})
+    return start_state(model, stage.method, stage.train, gamma, stage.constraint, wanted=wanted)
 
 
 def keep_features(

@@ -180,5 +180,14 @@ class FinetuneSettings(Section):
     """The highest learning rate."""
     weight_decay: NotNegative = 5e-4
     """Weight decay."""
+    schedule: Literal["cosine", "multi_step", "constant"] = "cosine"
+    """How the learning rate changes."""
+    milestones: Epochs = ()
+    """Epochs at which `multi_step` divides it by ten."""
+    clip_norm: Positive | None = None
+    """Largest norm of the gradient, after rectification."""
+    batch_statistics: bool = False
+    """Whether the frozen network stays in training mode, as FGR's authors released it: batch-norm uses the batch's
+    statistics, and the running ones move on. Only with `views = 0`."""
     gamma: NotNegative = 3.0
     """γ of FGR."""
