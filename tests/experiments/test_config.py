@@ -1,11 +1,15 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from shiftcal.experiments.config import Config, all_keys, config_of_run, from_dict, load_config
 from shiftcal.experiments.recipes import recipe_names
+from shiftcal.training.inputs import Inputs
+from shiftcal.training.objective import objectives
 
 
 def test_every_recipe_loads() -> None:
@@ -97,6 +101,15 @@ def test_every_key_says_what_it_is() -> None:
         ),
         ("demo", "train.decay=nan", "`train.decay` should be finite"),
         ("demo", "evaluation.bins=100000000", "`evaluation.bins` should be in 1..1000"),
+        ("demo", f"train.learning_rate=1{'0' * 400}", "`train.learning_rate` should be of type float"),
+        ("demo", "filter.qualities=[[15]]", "`filter.qualities` should be of type int"),
+        ("demo", "train.milestones=[[[]]]", "`train.milestones` should be of type int"),
+        ("demo", "train.mean=[[1], [2], [3]]", "`train.mean` should be of type float"),
+        ("demo", "evaluation.corruptions=[['fog']]", "`evaluation.corruptions` should be of type str"),
+        ("demo", "data.train=-5", "`data.train` should be positive"),
+        ("demo", "data.texture_match=7", r"`data.texture_match` should be in \[0, 1\]"),
+        ("demo", "train.track=['tb']", "`train.track` should be of tensorboard, wandb"),
+        ("demo", "train.optimizer=sdg", "should be one of adam, adamw, sgd. .*Did you mean 'sgd'"),
     ],
 )
 def test_bad_input(recipe: str, override: str, message: str) -> None:
@@ -153,3 +166,19 @@ def test_the_config_of_a_run(tmp_path: Path) -> None:
     assert config_of_run(tmp_path, ["method=ce"]) == load_config("demo", ["seed=3", "method=ce"])
     with pytest.raises(ValueError, match=r"`directory` should be one of a run, with config.json"):
         config_of_run(tmp_path / "missing")
+
+
+def test_a_row_and_a_loss_of_a_users_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows_for_test.py").write_text(
+        "from shiftcal.losses import cross_entropy\nfrom shiftcal.methods import Loss, Method\n"
+        "def doubled(logits, targets):\n    return 2 * cross_entropy(logits, targets)\n"
+        "mine = Method(Loss('rows_for_test:doubled'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load_config("demo", ["method=rows_for_test:mine"])
+    plain, _ = objectives(config.row, torch.nn.Linear(2, 2), config.train, config.gamma, config.constraint)
+    inputs = Inputs(torch.zeros(3, 2), torch.tensor([0, 1, 1]), torch.zeros(3, dtype=torch.bool))
+    assert plain.main(torch.zeros(3, 2), inputs) == pytest.approx(2 * math.log(2))
+    for name in ("rows_for_test:doubled", "rows_for_test:none", "nowhere:row"):
+        with pytest.raises(ValueError, match=r"`method` should be package.module:row"):
+            load_config("demo", [f"method={name}"])

@@ -508,3 +508,27 @@ def test_dropout_continues_where_an_epoch_was_stopped(
         finish(start(), settings, tmp_path)
     resumed = finish(start(), settings, tmp_path, resume=True)
     assert same_weights(whole.state.model, resumed.state.model)
+
+
+FORGED = {
+    "a list": [1, 2],
+    "no config": {"epochs": 1},
+    "epochs that are words": {"config": {}, "epochs": "many"},
+    "a config of another world": {"config": {"planet": "mars"}, "epochs": 1},
+    "no optimiser": {"config": None, "epochs": 1, "partial": {}},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", FORGED)
+def test_forged_checkpoints_are_refused_in_one_line(kind: str, dataset: data.Dataset, tmp_path: Path) -> None:
+    """Their checksums are right, and they are none of ours."""
+    settings = config()
+    model = set_up(settings, dataset).state.model
+    content = FORGED[kind]
+    if isinstance(content, dict) and content.get("config", 0) is None:
+        content = content | {"config": settings.to_dict()}
+    checkpoint.write(tmp_path, "epoch-0001", model.state_dict(), content, b"[]")
+    with pytest.raises(ValueError, match="should be") as caught:
+        train(settings, dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert "\n" not in str(caught.value)
