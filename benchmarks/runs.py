@@ -1,0 +1,67 @@
+"""Whole runs: what a method costs beside cross-entropy, and how many runs an hour has, side by side and in turn.
+
+    python benchmarks/runs.py quick-cifar10 --methods ce,fgr-released,fgr+view
+    python benchmarks/runs.py quick-cifar10 --methods ce,ce,ce,ce --workers 4
+
+The first prints the seconds of each whole run, training, validation, checkpoints and evaluation, relative to the first
+method's. The second completes the same runs twice, one after the other and with so many workers, and prints the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.grid import complete_all
+from shiftcal.experiments.run import complete
+from shiftcal.experiments.setup import load_dataset
+
+
+def configs(recipe: str, methods: list[str], changes: list[str]) -> dict[str, Config]:
+    """A run for each method; one that is named again gets the next seed."""
+    found: dict[str, Config] = {}
+    for method in methods:
+        seed = sum(name.startswith(f"{method}-") for name in found)
+        found[f"{method}-{seed}"] = load_config(recipe, [*changes, f"method={method}", f"seed={seed}"])
+    return found
+
+
+def one_after_the_other(runs: dict[str, Config], out: Path) -> dict[str, float]:
+    """Return the seconds of each run; the data set is loaded before."""
+    seconds = {}
+    for name, config in runs.items():
+        dataset = load_dataset(config)
+        started = time.perf_counter()
+        complete(config, out / name, dataset=dataset, progress=False)
+        seconds[name] = time.perf_counter() - started
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--methods", default="ce,fgr-released,fgr+view")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], help="a key of the recipe, key=value")
+    options = parser.parse_args()
+    runs = configs(options.recipe, options.methods.split(","), options.set)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.workers == 1:
+            seconds = one_after_the_other(runs, Path(folder))
+            first = next(iter(seconds.values()))
+            for name, value in seconds.items():
+                print(f"{name:<24} {value:8.1f} s  {value / first:5.2f}", flush=True)
+            return
+        in_turn = sum(one_after_the_other(runs, Path(folder) / "in-turn").values())
+        started = time.perf_counter()
+        complete_all(runs, Path(folder) / "side-by-side", workers=options.workers)
+        together = time.perf_counter() - started
+    print(f"{len(runs)} runs: in turn {in_turn:.1f} s, {options.workers} side by side {together:.1f} s, ", end="")
+    print(f"{in_turn / together:.2f} times as many an hour")
+
+
+if __name__ == "__main__":
+    main()
