@@ -429,8 +429,13 @@ def test_warnings_are_for_the_user(tmp_path: Path) -> None:
     assert "nothing to resume" not in again.stdout
 
 
-@pytest.mark.parametrize("file", ["record.json", "model.safetensors"])
-@pytest.mark.parametrize("keep", [40, None])
+LOST = [("record.json", 40), ("model.safetensors", None)]
+LOST += [
+    pytest.param(*reversed(pair), marks=pytest.mark.slow) for pair in ((None, "record.json"), (40, "model.safetensors"))
+]
+
+
+@pytest.mark.parametrize(("file", "keep"), LOST)
 def test_what_a_finished_run_lost_is_made_again(file: str, keep: int | None, grid_of_one: Path) -> None:
     out = grid_of_one
     words = ["bench", "demo", *OPTIONS, "--methods", "ce", "--out", out]

@@ -25,7 +25,7 @@ def started(*words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("delay", [0.15, 0.5, 0.9, 1.4])
+@pytest.mark.parametrize("delay", [0.9, *(pytest.param(d, marks=pytest.mark.slow) for d in (0.15, 0.5, 1.4))])
 def test_ctrl_c_during_imports(delay: float, tmp_path: Path) -> None:
     process = started("train", "demo", "--out", str(tmp_path / "run"))
     time.sleep(delay)

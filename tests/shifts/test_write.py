@@ -179,7 +179,8 @@ def test_an_interrupted_run_is_completed(clean: Path, tmp_path: Path, monkeypatc
     assert (out / "fog.npy").is_file(), "more corruptions may be added"
 
 
-@pytest.mark.parametrize("layout", ["arrays", pytest.param("tree", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["arrays", "tree"])
 def test_a_killed_run_leaves_nothing_half_written(layout: str, folder: Path, tmp_path: Path) -> None:
     def command(out: str, names: str) -> list[str]:
         words = ["corrupt", str(folder), str(tmp_path / out), "--layout", layout, "--names", names]
