@@ -238,6 +238,7 @@ def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(grid_of_o
     assert (code, "another run has train.optimizer = sgd instead of adam" in stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     for seed, domain in enumerate(["a b", "c"]):
         write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)
@@ -358,6 +359,7 @@ def test_a_place_that_cannot_be_written(place: str, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(grid_of_one: Path) -> None:
     # The real thing without a real full disk: no file of this process may grow beyond 100 kB, less than a checkpoint.
     def limit() -> None:
@@ -379,10 +381,10 @@ def _listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-HANGUP = pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)
+OTHERS = [pytest.param(*pair, marks=pytest.mark.slow) for pair in ((signal.SIGTERM, 143), (signal.SIGHUP, 129))]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), HANGUP])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *OTHERS])
 def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, code: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]
@@ -414,6 +416,7 @@ def test_ctrl_c_says_where_the_checkpoint_is_and_resume_goes_on(number: int, cod
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_warnings_are_for_the_user(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = shiftcal("train", "demo", *OPTIONS, "--out", out, "--resume")
@@ -505,6 +508,7 @@ def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == values | {"preprocess": dataset.preprocess, "progress": False, "histograms": True}
 
 
+@pytest.mark.slow
 def test_where_all_runs_blow_up_there_is_no_table(tmp_path: Path) -> None:
     words = ["bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--set", "train.learning_rate=1e30", "--out", tmp_path]
     code, _, stderr = invoke(*words)
@@ -515,6 +519,7 @@ def test_where_all_runs_blow_up_there_is_no_table(tmp_path: Path) -> None:
     assert code == 0, "there was nothing that another learning rate could not replace"
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shiftcal", "train", "demo", *OPTIONS, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -526,6 +531,7 @@ def test_training_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     assert (tmp_path / "run" / "record.json").is_file()
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", "demo", *OPTIONS, "--set", "train.epochs=200", "--out", str(out)]

@@ -58,6 +58,7 @@ def test_tensorboard(dataset: data.Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # its own
+@pytest.mark.slow
 def test_wandb_offline(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
