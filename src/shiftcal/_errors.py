@@ -53,8 +53,19 @@ class CheckpointError(ParameterError):
     """A checkpoint whose files are not those that were written."""
 
 
+def reason_of(error: BaseException) -> str:
+    """Write what an exception of somebody else's says in one line, with its type."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 class WorkerError(RuntimeError):
     """A process that decodes images and was killed, mostly for want of memory."""
+
+    @classmethod
+    def told_by(cls, error: RuntimeError) -> WorkerError | None:
+        """Recognise torch's error for it, which has no type of its own."""
+        first = str(error).partition("\n")[0]
+        return cls(first.rstrip(". ")) if "DataLoader worker" in first else None
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 
-from shiftcal._errors import wrong
+from shiftcal._errors import reason_of, wrong
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -19,5 +19,5 @@ def import_object(parameter: str, path: str, what: str) -> object:
     try:
         found: object = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the module does when it is imported
-        raise wrong(parameter, expected, f"{path} ({type(error).__name__}: {error})") from None
+        raise wrong(parameter, expected, f"{path} ({reason_of(error)})") from None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -23,6 +24,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:  # Ctrl-C too
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sha256_of(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path, content: object) -> None:

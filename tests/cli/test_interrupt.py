@@ -11,6 +11,7 @@ import pytest
 import torch
 from stand_ins import write_class_folders
 
+from shiftcal._errors import WorkerError
 from shiftcal.cli._shared import errors_in_one_line
 from shiftcal.data.files.decode import Decoder
 
@@ -84,3 +85,15 @@ def test_want_of_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert said.startswith("There is not enough memory: ")
         assert said.endswith("There is no checkpoint yet. Continue with: shiftcal train … --resume\n")
         assert said.count("\n") == 1
+
+
+def test_torchs_error_for_a_lost_worker_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lose() -> None:
+        raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed. \nMore of it.")
+
+    with pytest.raises(Exception) as caught, errors_in_one_line(tmp_path):
+        lose()
+    assert type(caught.value).__name__ == "Exit"
+    expected = "A process that decodes images ended: DataLoader worker (pid 3) is killed by signal: Killed. Was there"
+    assert capsys.readouterr().err.startswith(expected)
+    assert WorkerError.told_by(RuntimeError("CUDA error")) is None

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from shiftcal.experiments import checkpoint
 from shiftcal.experiments import run as run_module
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.finished import finished, reevaluate
@@ -143,3 +146,33 @@ def test_functions_that_a_config_names_are_called_only_on_trust(
     assert not (tmp_path / "ran").exists()
     assert reevaluate(run, trust=True, progress=False).evaluation.clean.n == 32
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["record.json", "config.json", "checkpoint"])
+def test_no_file_of_a_run_lets_a_module_be_imported(
+    file: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them names it, also when the others are in order and the run is only resumed."""
+    module = f"planted_in_{file.partition('.')[0]}"
+    (tmp_path / f"{module}.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"method": f"{module}:row"}
+    if file == "checkpoint":
+        (run / "record.json").unlink()
+        last = max((run / "checkpoints").glob("epoch-*"))
+        state = torch.load(last / "state.pt", weights_only=True)
+        state["config"] |= named
+        history = (last / "history.json").read_bytes()
+        tensors = load_file(last / "model.safetensors")
+        checkpoint.write(run / "checkpoints", last.name, tensors, state, history)
+    else:
+        content = json.loads((run / file).read_text())
+        (content if file == "config.json" else content["config"]).update(named)
+        (run / file).write_text(json.dumps(content))
+    for use in (
+        lambda: reevaluate(run, progress=False) if file != "checkpoint" else complete(config(), run, resume=True),
+        lambda: complete(config("seed=7"), run, resume=True, progress=False),
+    ):
+        with pytest.raises(ValueError, match="should be"):
+            use()
+    assert not (tmp_path / "ran").exists()

@@ -12,12 +12,14 @@ from shiftcal._errors import wrong
 from shiftcal.augment._inputs import check_images
 from shiftcal.filtering import dct_low_pass
 
+QUALITIES = tuple(range(5, 30))
+
 
 def swap_high_band(
     images: UInt8[Tensor, "batch 3 height width"],
     generator: torch.Generator | None = None,
     *,
-    qualities: Sequence[int] = tuple(range(5, 30)),
+    qualities: Sequence[int] = QUALITIES,
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Give each image another one's high band, low_λ(x_i) + x_j − low_λ(x_j), with FGR's low-pass filter.
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import UInt8
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from shiftcal._errors import unknown, wrong
 from shiftcal.augment.augmix import augmix
-from shiftcal.augment.bands import swap_amplitude, swap_high_band
+from shiftcal.augment.bands import QUALITIES, swap_amplitude, swap_high_band
 
 Kind = Literal["augmix", "high_band", "amplitude"]
 AT_ONCE = 2048  # images; on a GPU a few cost as much as many
@@ -39,14 +37,14 @@ class Perturbation:
     share: float
     kinds: tuple[Kind, ...] = ("augmix",)
     severity: float = 3.0
-    qualities: tuple[int, ...] = field(default=tuple(range(5, 30)))
+    qualities: tuple[int, ...] = QUALITIES
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise wrong("share", "in [0, 1]", self.share)
         for kind in self.kinds or ("",):
-            if kind not in _KINDS:
-                raise unknown("kinds", kind, _KINDS)
+            if kind not in get_args(Kind):
+                raise unknown("kinds", kind, get_args(Kind))
 
     def __call__(
         self, images: UInt8[Tensor, "n 3 height width"], generator: torch.Generator
@@ -55,23 +53,15 @@ class Perturbation:
         order = torch.randperm(len(images), generator=generator, device=images.device)
         chosen = order[: round(self.share * len(images))]
         result = images.clone()
-        for part, kind in zip(_dealt(chosen, len(self.kinds)), self.kinds, strict=True):
+        for part, kind in zip(chosen.tensor_split(len(self.kinds)), self.kinds, strict=True):
             for some in part.split(AT_ONCE) if len(part) else ():
-                result[some] = _KINDS[kind](self)(images[some], generator)
+                result[some] = self._perturbed(kind, images[some], generator)
         return result
 
-
-def _dealt(chosen: Tensor, kinds: int) -> tuple[Tensor, ...]:
-    """Deal indices in random order out to so many kinds."""
-    return tuple(chosen.tensor_split(kinds))
-
-
-def _view(severity: float, images: Tensor, generator: torch.Generator) -> Tensor:
-    return augmix(images, generator, views=1, severity=severity)[0].round().clamp(0, 255).to(torch.uint8)
-
-
-_KINDS: dict[str, Callable[[Perturbation], Callable[[Tensor, torch.Generator], Tensor]]] = {
-    "augmix": lambda own: partial(_view, own.severity),
-    "high_band": lambda own: partial(swap_high_band, qualities=own.qualities),
-    "amplitude": lambda _: swap_amplitude,
-}
+    def _perturbed(self, kind: Kind, images: Tensor, generator: torch.Generator) -> Tensor:
+        if kind == "high_band":
+            return swap_high_band(images, generator, qualities=self.qualities)
+        if kind == "amplitude":
+            return swap_amplitude(images, generator)
+        view = augmix(images, generator, views=1, severity=self.severity)[0]
+        return view.round().clamp(0, 255).to(torch.uint8)

@@ -72,13 +72,15 @@ def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None
         yield
     except ValueError as error:
         fail(str(error), 2)
-    except (MemoryError, WorkerError) as error:
+    except WorkerError as error:
+        _fail_with_resume(str(error), out, resume)
+    except MemoryError as error:
         _fail_with_resume(_want_of_memory(error), out, resume)
     except RuntimeError as error:
         if _is_want_of_memory(error):
             _fail_with_resume(_want_of_memory(error), out, resume)
-        if "DataLoader worker" in str(error):  # torch raises it from a signal handler, wherever the program is
-            _fail_with_resume(str(WorkerError(str(error).partition("\n")[0].rstrip(". "))), out, resume)
+        if lost := WorkerError.told_by(error):  # torch raises it from a signal handler, wherever the program is
+            _fail_with_resume(str(lost), out, resume)
         if not is_distributed() or isinstance(error, NotImplementedError | RecursionError):
             raise
         fail(f"Another rank stopped, or could not be reached: {error}", 1)
@@ -105,8 +107,6 @@ def _is_want_of_memory(error: RuntimeError) -> bool:
 
 
 def _want_of_memory(error: BaseException) -> str:
-    if isinstance(error, WorkerError):
-        return str(error)
     reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
     return f"There is not enough memory: {reason}. Smaller batches take less (train.batch_size, evaluation.batch_size)."
 

@@ -109,14 +109,9 @@ class MixedEpoch:
         fetch = self._fetch if self.perturbation is None else fetcher(self.split, self, None)
         return self._skipped(fetch, self._original_indices(size), skip)
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """The seed and the epoch."""
-        return self._seed, self._epoch
-
-    def seeded(self, purpose: str) -> torch.Generator:
-        """Make the generator of one purpose in this epoch."""
-        return seeded(self._seed, self._epoch, purpose, self._device)
+    def seeded(self, purpose: str, device: torch.device | None = None) -> torch.Generator:
+        """Make the generator of one purpose in this epoch, by default where the targets are."""
+        return seeded(self._seed, self._epoch, purpose, device or self._device)
 
     def _skipped(self, fetch: Fetch, indices: Iterable[Tensor], skip: int) -> Iterator[Batch]:
         if isinstance(self.split, FeatureSplit):  # every draw of a view depends on those before
@@ -184,7 +179,7 @@ def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation 
     def batch(found: Tensor, images: Tensor, index: Tensor, *, local: bool) -> Batch:
         images = images.to(device, non_blocking=True)
         if perturbation is not None:
-            images = perturbation(images, seeded(*epoch.place, f"perturb {int(found[0])}", device))
+            images = perturbation(images, epoch.seeded(f"perturb {int(found[0])}", device))
         chosen = epoch.filtered[found].nonzero().squeeze(1)
         if len(chosen) and not epoch.policy.after_augment:
             strengths, place = epoch.strengths[found[chosen]].to(device), chosen.to(device)

@@ -19,8 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from shiftcal._errors import CheckpointError
-from shiftcal._io import read_json, to_json, write_atomically
+from shiftcal._errors import CheckpointError, reason_of
+from shiftcal._io import read_json, sha256_of, to_json, write_atomically
 from shiftcal.models import load_weights
 from shiftcal.records import WEIGHTS
 
@@ -238,26 +238,17 @@ def load_state(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path / _STATE, map_location="cpu", weights_only=True)
         dict(state["config"]), int(state["epochs"])
     except Exception as error:  # files with right checksums that were never ours
-        raise CheckpointError("checkpoint", "one of this program's", f"{path}: {_first_line(error)}") from None
+        raise CheckpointError("checkpoint", "one of this program's", f"{path}: {reason_of(error)}") from None
     return state
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def check(path: Path) -> None:
     """Raise unless a checkpoint's files are those that were written."""
     try:
         sums = read_json(path / _SUMS)
-        changed = [file for file, digest in sums.items() if _digest(path / file) != digest]
+        changed = [file for file, digest in sums.items() if sha256_of(path / file) != digest]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError("checkpoint", "whole", f"{path}: {error}") from None
     if changed or not sums:
         found = f"{path}, whose {', '.join(changed) or _SUMS} changed"
         raise CheckpointError("checkpoint", "whole", found)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

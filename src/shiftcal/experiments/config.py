@@ -6,7 +6,7 @@ import dataclasses
 import json
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -168,17 +168,27 @@ def config_of_run(directory: Path, overrides: Iterable[str] = (), *, trust: bool
         raise RunDirectoryError("directory", f"one of a run, with {CONFIG}", str(directory))
     tree = read_object(directory / CONFIG)
     if not trust:
-        _check_trusted(tree, directory / CONFIG)
+        check_trusted(tree, directory / CONFIG)
     return from_dict(_overridden(tree, overrides))
 
 
-def _check_trusted(tree: Mapping[str, Any], path: Path) -> None:
+def stored_config(tree: Mapping[str, Any], where: object, own: Config) -> Config:
+    """Build the config that a file of a run holds, to compare it with one's own.
+
+    Functions of other packages that it names are imported only where one's own names them too.
+    """
+    check_trusted(tree, where, (own.method, own.train.model))
+    return from_dict(tree)
+
+
+def check_trusted(tree: Mapping[str, Any], where: object, known: Collection[str] = ()) -> None:
+    """Raise if what a file holds names a function of another package that is not known: building it would call it."""
     train = tree.get("train")
     named = {"method": tree.get("method"), "train.model": train.get("model") if isinstance(train, dict) else None}
     for key, name in named.items():
-        if isinstance(name, str) and ":" in name:
+        if isinstance(name, str) and ":" in name and name not in known:
             expected = f"a name of this package, or the run trusted (--trust): {name} would be imported and called"
-            raise wrong(key, expected, f"{path} with {name!r}")
+            raise wrong(key, expected, f"{where} with {name!r}")
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:

@@ -9,11 +9,9 @@ from typing import Any
 
 from shiftcal._errors import RunDirectoryError
 from shiftcal._io import first_difference, is_free, read_object, to_json, write_atomically
-from shiftcal.records import CONFIG, RECORD
+from shiftcal.records import CONFIG, RECORD, SPEED_KEYS
 
 BAD_BATCH = "bad-batch.json"
-# Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
-SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 # Keys that may change when a run is resumed: what was trained can always be evaluated.
 RESUMABLE_KEYS = SPEED_KEYS | {"evaluation"}
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import warnings
@@ -13,24 +12,27 @@ import safetensors
 
 from shiftcal import models
 from shiftcal._errors import RunDirectoryError, wrong
-from shiftcal._io import first_difference, write_json
+from shiftcal._io import first_difference, sha256_of, write_json
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.data.dataset import Dataset
-from shiftcal.experiments import directory
 from shiftcal.experiments.checks import check_config, check_data
-from shiftcal.experiments.config import Config, config_of_run, from_dict
+from shiftcal.experiments.config import Config, config_of_run, from_dict, stored_config
 from shiftcal.experiments.environment import environment, resolve_device
 from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
-from shiftcal.records import CONFIG, RECORD, WEIGHTS, Environment, Evaluation, RunRecord, read_record, write_record
+from shiftcal.records import (
+    CONFIG,
+    RECORD,
+    SPEED_KEYS,
+    WEIGHTS,
+    Environment,
+    Evaluation,
+    RunRecord,
+    read_record,
+    write_record,
+)
 
 _AGAIN = "(the command that made the run makes it again, with --resume)"
 _APART = 0.02  # what the accuracy of the same weights may change between machines
-
-
-def digest_of(path: Path) -> str:
-    """Compute the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def finished(out: Path) -> RunRecord | None:
@@ -56,23 +58,25 @@ def check_finished(out: Path) -> None:
         raise RunDirectoryError("directory", "a finished run (`shiftcal train … --resume` finishes one)", str(out))
 
 
-def check_weights(out: Path, record: RunRecord) -> None:
-    """Raise unless a run's weights are those that its record tells of; earlier records do not tell."""
+def check_weights(out: Path, record: RunRecord) -> str:
+    """Raise unless a run's weights are those that its record tells of, and return their SHA-256."""
     path = out / WEIGHTS
     try:
         with safetensors.safe_open(path, "pt"):
             pass
     except (OSError, safetensors.SafetensorError):
         raise RunDirectoryError("weights", f"whole {_AGAIN}", f"{path} is missing or damaged") from None
-    if record.weights.sha256 not in (None, digest_of(path)):
+    digest = sha256_of(path)
+    if record.weights.sha256 not in (None, digest):
         found = f"{path} is not what {RECORD} tells of: it was damaged or replaced"
         raise RunDirectoryError("weights", f"those of the run {_AGAIN}", found)
+    return digest
 
 
 def check_config_of(out: Path, stored: Config, record: RunRecord) -> None:
     """Raise unless a run's config.json is that of its record."""
-    theirs = from_dict(record.config).to_dict()
-    if differing := first_difference(theirs, stored.to_dict(), ignored=directory.SPEED_KEYS):
+    theirs = stored_config(record.config, out / RECORD, stored).to_dict()
+    if differing := first_difference(theirs, stored.to_dict(), ignored=SPEED_KEYS):
         raise RunDirectoryError("config", f"that of {RECORD}", f"{out / CONFIG} with {differing}")
 
 
@@ -95,7 +99,7 @@ def reevaluate(
     """
     check_finished(out)
     record = read_record(out / RECORD)
-    check_weights(out, record)
+    digest = check_weights(out, record)
     stored = config_of_run(out, trust=trust)
     check_config_of(out, stored, record)
     config = _changed_config(out, root, overrides)
@@ -114,7 +118,7 @@ def reevaluate(
     record = record.model_copy(
         update={
             "config": settled.to_dict(),
-            "weights": record.weights.model_copy(update={"sha256": digest_of(out / WEIGHTS)}),
+            "weights": record.weights.model_copy(update={"sha256": digest}),
             "evaluation": evaluation.model_copy(update={"epoch": record.weights.epoch}),
             "seconds": record.seconds | {"evaluate": time.perf_counter() - clock},
             "evaluated_again": Environment.model_validate(environment()),

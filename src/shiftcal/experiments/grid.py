@@ -15,7 +15,7 @@ from shiftcal.experiments.ray import complete_on_ray
 from shiftcal.experiments.run import comparable, complete
 from shiftcal.experiments.setup import load_dataset
 from shiftcal.experiments.side_by_side import complete_side_by_side
-from shiftcal.records import CONFIG, RECORD, RunRecord, read_record
+from shiftcal.records import CONFIG, RECORD, SPEED_KEYS, RunRecord, read_record
 
 REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severity.png"})
 
@@ -78,7 +78,7 @@ def _check_other(path: Path, configs: list[Config]) -> None:
         theirs = comparable(configs[0], stored)
     except ValueError as error:
         raise RunDirectoryError("out", expected, f"{path.parent}, with {path.name}: {error}") from None
-    if differing := first_difference(configs[0].to_dict() | cell, theirs, ignored=directory.SPEED_KEYS):
+    if differing := first_difference(configs[0].to_dict() | cell, theirs, ignored=SPEED_KEYS):
         raise RunDirectoryError("out", expected, f"{path.parent}, where {path.name} has {differing}")
     if (path / RECORD).is_file():
         read_record(path / RECORD)  # damaged ones are found before training

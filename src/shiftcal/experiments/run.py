@@ -16,6 +16,7 @@ from torch import nn
 
 from shiftcal import _distributed
 from shiftcal._errors import DivergedError, RunDirectoryError, wrong
+from shiftcal._io import sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
@@ -23,10 +24,10 @@ from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit
 from shiftcal.experiments import checkpoint, directory
 from shiftcal.experiments.checks import check_config, check_data, check_training_data
-from shiftcal.experiments.config import Config
+from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
-from shiftcal.experiments.finished import digest_of, finished
-from shiftcal.experiments.saving import check_resumable, saving, upgraded
+from shiftcal.experiments.finished import finished
+from shiftcal.experiments.saving import check_resumable, saving
 from shiftcal.experiments.setup import (
     evaluate_with,
     load_dataset,
@@ -37,7 +38,7 @@ from shiftcal.experiments.setup import (
     validation,
 )
 from shiftcal.experiments.summary import summary
-from shiftcal.records import RECORD, SCHEMA, WEIGHTS, Evaluation, RunRecord, write_record
+from shiftcal.records import CONFIG, RECORD, SCHEMA, WEIGHTS, Evaluation, RunRecord, write_record
 from shiftcal.training.finetune import finetune
 from shiftcal.training.loop import fit
 from shiftcal.training.state import TrainState
@@ -112,8 +113,11 @@ def complete(
 
 
 def comparable(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
-    """Make the stored config of a run comparable with one: without what fine-tuning would do, if neither does it."""
-    known = upgraded(stored)
+    """Make the stored config of a run comparable with one: without what fine-tuning would do, if neither does it.
+
+    An earlier version may have written it: it gets the keys that came later.
+    """
+    known = stored_config(stored, CONFIG, config).to_dict()
     return known if config.finetuned_from else known | {"finetune": config.to_dict()["finetune"]}
 
 
@@ -183,7 +187,7 @@ class _Completion:
         }
 
     def _digest(self) -> str | None:
-        return digest_of(self.out / WEIGHTS) if _distributed.rank() == 0 else None
+        return sha256_of(self.out / WEIGHTS) if _distributed.rank() == 0 else None
 
     def _other_weights(self, trained: Trained, name: str) -> Evaluation:
         if trained.task is None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shiftcal import _distributed
-from shiftcal._errors import CheckpointError, DivergedError, wrong
+from shiftcal._errors import CheckpointError, DivergedError, reason_of, wrong
 from shiftcal._io import first_difference, write_json
 from shiftcal._progress import Progress, say
 from shiftcal.experiments import checkpoint, directory
-from shiftcal.experiments.config import Config, from_dict
+from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.interrupt import Interrupt
 from shiftcal.experiments.tracking import Tracking
 from shiftcal.training.loop import Hooks
@@ -116,8 +116,7 @@ def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
         try:
             state.load_state_dict(stored, history)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # right sums, wrong content
-            reason = f"{path}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            raise CheckpointError("checkpoints", "those of this program", reason) from None
+            raise CheckpointError("checkpoints", "those of this program", f"{path}: {reason_of(error)}") from None
         return path
     expected = "a directory with a whole checkpoint (remove it to train from the beginning)"
     raise CheckpointError("checkpoints", expected, f"{checkpoints}, where all are damaged")
@@ -127,7 +126,7 @@ def _check_same_run(config: Config, stored: dict[str, Any], path: Path) -> None:
     if config.finetuned_from and "within" in stored:
         expected = "of a fine-tuning that this version began (remove the directory to start anew)"
         raise CheckpointError("checkpoints", expected, f"{path}, of an earlier version")
-    theirs = from_dict(stored["config"])
+    theirs = stored_config(stored["config"], path, config)
     if differing := first_difference(config.to_dict(), theirs.to_dict(), ignored=directory.RESUMABLE_KEYS):
         raise wrong("checkpoints", "those of the same run", f"{path}, where another run has {differing}")
     if more := set(config.evaluation.also) - {*theirs.evaluation.also, theirs.row.weights, "last"}:
@@ -143,8 +142,3 @@ def check_resumable(config: Config, checkpoints: Path) -> None:
         except CheckpointError:
             return  # `restore` tells of it, and takes another
         _check_same_run(config, checkpoint.load_state(path), path)
-
-
-def upgraded(stored: dict[str, Any]) -> dict[str, Any]:
-    """Give the stored config of a run, which an earlier version may have written, the keys that came later."""
-    return from_dict(stored).to_dict()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from shiftcal._errors import UnfinishedError
+from shiftcal._errors import UnfinishedError, reason_of
 from shiftcal._machine import cores
 from shiftcal._progress import Progress, say
 from shiftcal.experiments.config import Config, from_dict
@@ -90,9 +90,7 @@ def _complete(config: dict[str, Any], out: str, threads: int, sender: Connection
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:  # told to the others' process, which goes on
-        sender.send(
-            str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
-        )
+        sender.send(str(error) if isinstance(error, ValueError | FloatingPointError) else reason_of(error))
         raise SystemExit(1) from None
 
 

@@ -17,6 +17,7 @@ from shiftcal.records.files import (
 from shiftcal.records.models import (
     METRICS,
     SCHEMA,
+    SPEED_KEYS,
     Bins,
     Cell,
     Corruptions,
@@ -39,6 +40,7 @@ __all__ = [
     "METRICS",
     "RECORD",
     "SCHEMA",
+    "SPEED_KEYS",
     "WEIGHTS",
     "Bins",
     "Cell",

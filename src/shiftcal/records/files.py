@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shiftcal._errors import ParameterError, RunDirectoryError, wrong
+from shiftcal._errors import ParameterError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, write_atomically
 from shiftcal.records.models import RunRecord
 from shiftcal.records.upgrade import upgraded
@@ -33,7 +33,7 @@ def parse_record(content: Any, where: object) -> RunRecord:
         found = f"{where}: {place}: {first['msg']} (and {error.error_count() - 1} more)"
         raise RunDirectoryError("record", "a run's record", found.removesuffix(" (and 0 more)")) from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older one that lacks what it should have
-        raise RunDirectoryError("record", "a run's record", f"{where}: {type(error).__name__}: {error}") from None
+        raise RunDirectoryError("record", "a run's record", f"{where}: {reason_of(error)}") from None
 
 
 def read_record(path: Path) -> RunRecord:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA = 3
+# Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
+SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
 
 Count = Annotated[int, Field(ge=0)]

@@ -9,7 +9,7 @@ from typing import Any
 from shiftcal._errors import wrong
 from shiftcal._io import first_difference
 from shiftcal.methods import METHODS
-from shiftcal.records import Cell, Evaluation, Mean, RunRecord
+from shiftcal.records import SPEED_KEYS, Cell, Evaluation, Mean, RunRecord
 from shiftcal.report.text import for_markdown, for_terminal, plain
 
 # Title, key of a metric (see `records.Cell.value`), factor, decimals. NLL is no percentage.
@@ -28,7 +28,7 @@ CAPTION = (
 
 
 # Keys that decide how fast a run is or what else it evaluates, not what the table shows.
-FREE = frozenset({"data.workers", "engine.capture", "engine.compile", "evaluation.also", "train.track"})
+FREE = SPEED_KEYS | {"evaluation.also"}
 
 
 @dataclass(frozen=True)

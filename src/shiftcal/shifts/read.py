@@ -13,7 +13,7 @@ import torch
 
 from shiftcal._errors import DataError
 from shiftcal._io import read_object
-from shiftcal.data.files.images import Tree, find_images, open_array, open_images, read_image, to_tensor
+from shiftcal.data.files.images import Array, Tree, find_images, open_array, open_images, read_image, to_tensor
 from shiftcal.data.split import MemorySplit
 
 MANIFEST = "corrupted.json"
@@ -33,22 +33,28 @@ def load_corrupted(
             published Tiny-ImageNet-C needs, whose frost has a thousand. By default all folders there are.
         size: The number of images to expect, if known.
     """
-    root = Path(root)
+    found = _find(Path(root), name, severity, classes, size)
+    if isinstance(found, Tree):
+        return _decoded(found)
+    images, targets = found
+    return MemorySplit(to_tensor(images), torch.from_numpy(targets.astype("int64")))
+
+
+def _find(
+    root: Path, name: str, severity: int, classes: tuple[str, ...] | None, size: int | None
+) -> tuple[Array, Array] | Tree:
+    """Find one corruption at one severity: arrays that are not read yet, or a tree of files."""
     if (root / f"{name}.npy").is_file():
         return _from_array(root, name, severity, size)
     if (root / name / str(severity)).is_dir():
-        return _from_tree(root / name / str(severity), classes, size)
+        return _listed(root / name / str(severity), classes, size)
     raise DataError("root", f"a folder with {name}.npy or {name}/{severity}", str(root))
 
 
 def check_corrupted(root: str | Path, name: str, *, classes: tuple[str, ...] | None = None, size: int) -> None:
-    """Raise unless a folder has a corruption at all five severities, see `load_corrupted`. Trees are not decoded."""
+    """Raise unless a folder has a corruption at all five severities, see `load_corrupted`. No image is read."""
     for severity in _SEVERITIES:
-        folder = Path(root) / name / str(severity)
-        if folder.is_dir() and not (Path(root) / f"{name}.npy").is_file():
-            _listed(folder, classes, size)
-        else:
-            load_corrupted(root, name, severity, classes=classes, size=size)
+        _find(Path(root), name, severity, classes, size)
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def manifest_of(root: Path) -> dict[str, Any]:
     return read_object(root / MANIFEST) if (root / MANIFEST).is_file() else {}
 
 
-def _from_array(root: Path, name: str, severity: int, size: int | None) -> MemorySplit:
+def _from_array(root: Path, name: str, severity: int, size: int | None) -> tuple[Array, Array]:
     severities = tuple(manifest_of(root).get("severities", _SEVERITIES))  # published arrays hold all five
     if severity not in severities:
         raise DataError("severity", f"one of {', '.join(map(str, severities))}, which the files hold", severity)
@@ -75,11 +81,10 @@ def _from_array(root: Path, name: str, severity: int, size: int | None) -> Memor
         raise DataError("file", expected, f"{root / 'labels.npy'}: {labels.dtype} {list(labels.shape)}")
     start = severities.index(severity) * count
     targets = labels[start : start + count] if len(labels) == len(images) else labels
-    return MemorySplit(to_tensor(images[start : start + count]), torch.from_numpy(targets.astype("int64")))
+    return images[start : start + count], targets
 
 
-def _from_tree(folder: Path, classes: tuple[str, ...] | None, size: int | None) -> MemorySplit:
-    tree = _listed(folder, classes, size)
+def _decoded(tree: Tree) -> MemorySplit:
     first = read_image(tree.files[0])
     images = torch.empty(len(tree.files), *first.shape, dtype=torch.uint8)
     for place, path in enumerate(tree.files):

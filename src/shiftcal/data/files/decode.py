@@ -72,9 +72,7 @@ def _while_workers_live(source: Iterable[Any]) -> Iterator[Any]:
             time.sleep(0.2)  # torch raises from its handler of the signal, too
         raise WorkerError(str(error) or type(error).__name__) from None
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):  # torch has no type of its own for it
-            raise
-        raise WorkerError(str(error).partition("\n")[0].rstrip(".")) from None
+        raise WorkerError.told_by(error) or error from None
 
 
 def default_workers() -> int:

@@ -152,8 +152,7 @@ _DAMAGE = (
     lzma.LZMAError,
     EOFError,
     OSError,
-    RuntimeError,
-    RecursionError,
+    RuntimeError,  # and with it RecursionError and NotImplementedError
 )
 
 

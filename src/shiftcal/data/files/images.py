@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, UInt8
 from torch import Tensor
 
-from shiftcal._errors import DataError, ImageError
+from shiftcal._errors import DataError, ImageError, reason_of
 from shiftcal._progress import Progress
 
 if TYPE_CHECKING:
@@ -202,8 +202,7 @@ def open_array(path: Path) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a forged header raises many kinds
-        reason = str(error).partition("\n")[0]
-        raise DataError("file", "a whole .npy file", f"{path}: {type(error).__name__}: {reason}") from None
+        raise DataError("file", "a whole .npy file", f"{path}: {reason_of(error)}") from None
     return array
 
 

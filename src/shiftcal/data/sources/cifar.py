@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shiftcal._errors import ParameterError, wrong
+from shiftcal._errors import ParameterError, reason_of, wrong
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.images import find_images
 from shiftcal.data.files.read import read_split
@@ -111,8 +111,7 @@ def _checked(read: Callable[[], _Parts], place: Path) -> _Parts:
     except ParameterError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        found = f"{place}: {type(error).__name__}: {error}"
-        raise wrong("data.root", "that of a whole data set", found) from None
+        raise wrong("data.root", "that of a whole data set", f"{place}: {reason_of(error)}") from None
 
 
 def _file(folder: Path, name: str) -> bytes:
