@@ -136,19 +136,25 @@ def show_warning(message: Warning | str, category: type[Warning], filename: str,
 
 
 def write_and_print_report(
-    records: list[RunRecord], out: Path, title: str, left_out: Mapping[str, str] | None = None
+    records: list[RunRecord],
+    out: Path,
+    title: str,
+    left_out: Mapping[str, str] | None = None,
+    against: str | None = None,
 ) -> None:
     """Write the report of records and print its table: in Markdown where the output is no terminal."""
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
-    from shiftcal.report.page import write_report
-    from shiftcal.report.table import before_and_after, markdown, print_table
+    from shiftcal.report import paired
+    from shiftcal.report.page import all_tables, write_report
+    from shiftcal.report.table import before_and_after, print_table
 
     if len(records) == 1 and records[0].before is not None:
         records = before_and_after(records[0])
-    page = write_report(out, records, title, left_out)
+    page = write_report(out, records, title, left_out, against)
     if sys.stdout.isatty():
         print_table(records)
+        typer.echo(f"\n{paired.markdown(records, against)}" if against else "", nl=bool(against))
     else:
-        typer.echo(markdown(records))
+        typer.echo(all_tables(records, against))
     typer.echo(f"Report: {page}")

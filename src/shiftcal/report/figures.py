@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shiftcal.methods import METHODS
 from shiftcal.records import Bins, Evaluation, RunRecord
+from shiftcal.report.choose import pooled
 from shiftcal.report.table import rows_of
 from shiftcal.report.text import for_figure
 
@@ -80,17 +81,6 @@ def reliability_figure(records: list[RunRecord]) -> bytes:
                 counts.set_ylabel("share")
             counts.set_xlabel("confidence")
     return _png(figure)
-
-
-def pooled(diagrams: list[Bins]) -> Bins:
-    """Put the bins of several seeds together, weighted by their counts."""
-    count = [sum(d.count[m] for d in diagrams) for m in range(len(diagrams[0].count))]
-
-    def mean(key: str) -> tuple[float, ...]:
-        sums = [sum(getattr(d, key)[m] * d.count[m] for d in diagrams) for m in range(len(count))]
-        return tuple(total / n if n else 0.0 for total, n in zip(sums, count, strict=True))
-
-    return Bins(count=tuple(count), confidence=mean("confidence"), accuracy=mean("accuracy"))
 
 
 def _draw_diagram(diagram: Axes, counts: Axes, bins: Bins) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from shiftcal._io import write_atomically
 from shiftcal._progress import duration
 from shiftcal.records import RunRecord
+from shiftcal.report import paired
 from shiftcal.report.figures import reliability_figure, severity_figure
-from shiftcal.report.table import CAPTION, COLUMNS, best, markdown, parts_of, rows_of
+from shiftcal.report.table import best, caption_of, columns_of, markdown, parts_of, rows_of
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -28,11 +29,16 @@ figure { margin: 1.5rem 0; } figcaption, .note { color: #777; font-size: .9rem; 
 
 
 def write_report(
-    directory: Path, records: list[RunRecord], title: str, left_out: Mapping[str, str] | None = None
+    directory: Path,
+    records: list[RunRecord],
+    title: str,
+    left_out: Mapping[str, str] | None = None,
+    against: str | None = None,
 ) -> Path:
     """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path.
 
-    `left_out` names runs that have no record, with the reason of each.
+    `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
+    follow the tables.
     """
     figures = [("reliability.png", reliability_figure, _RELIABILITY)]
     if all(r.evaluation.shifts for r in records):
@@ -42,10 +48,15 @@ def write_report(
         picture = draw(records)
         write_atomically(directory / name, picture)
         shown.append((picture, caption))
-    write_atomically(directory / "table.md", markdown(records).encode())
+    write_atomically(directory / "table.md", all_tables(records, against).encode())
     page = directory / "report.html"
-    write_atomically(page, _page(records, title, shown, left_out or {}).encode())
+    write_atomically(page, _page(records, title, shown, left_out or {}, against).encode())
     return page
+
+
+def all_tables(records: list[RunRecord], against: str | None = None) -> str:
+    """Write the tables in Markdown, with the differences to a method if one is named."""
+    return markdown(records) + (f"\n{paired.markdown(records, against)}" if against else "")
 
 
 _RELIABILITY = (
@@ -59,7 +70,13 @@ _SEVERITY = (
 )
 
 
-def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]], left_out: Mapping[str, str]) -> str:
+def _page(
+    records: list[RunRecord],
+    title: str,
+    figures: list[tuple[bytes, str]],
+    left_out: Mapping[str, str],
+    against: str | None,
+) -> str:
     pictures = "".join(
         f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
@@ -68,7 +85,8 @@ def _page(records: list[RunRecord], title: str, figures: list[tuple[bytes, str]]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
-        f'<p class="note">{html.escape(_summary(records))}</p>{_tables(records)}{pictures}'
+        f'<p class="note">{html.escape(_summary(records))}</p>{_tables(records)}'
+        f"{_differences(records, against)}{pictures}"
         f"<h2>Runs</h2>{_runs(records)}{_left_out(left_out)}</body></html>\n"
     )
 
@@ -93,13 +111,14 @@ def _summary(records: list[RunRecord]) -> str:
 
 def _tables(records: list[RunRecord]) -> str:
     rows, tables = rows_of(records), ""
+    columns = columns_of(rows)
     for part in parts_of(rows):
-        head = "".join(f"<th>{html.escape(column[0])}</th>" for column in COLUMNS)
+        head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns)
         body = "".join(
             f"<tr><td>{html.escape(row.method)}</td>"
             + "".join(
                 f"<td{' class=best' if best(rows, part, c) is row else ''}>{html.escape(row.text(part, c))}</td>"
-                for c in COLUMNS
+                for c in columns
             )
             + "</tr>"
             for row in rows
@@ -108,7 +127,25 @@ def _tables(records: list[RunRecord]) -> str:
             f'<div class="scroll"><table><caption>{html.escape(part)}</caption>'
             f"<thead><tr><th>method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
-    return f'{tables}<p class="note">{html.escape(CAPTION)}</p>'
+    return f'{tables}<p class="note">{html.escape(caption_of(rows))}</p>'
+
+
+def _differences(records: list[RunRecord], against: str | None) -> str:
+    if against is None:
+        return ""
+    head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns_of(rows_of(records)))
+    tables = "".join(
+        f'<div class="scroll"><table><caption>{html.escape(title)}</caption>'
+        f"<thead><tr><th>method</th>{head}</tr></thead>"
+        f"<tbody>{''.join(_difference(row) for row in rows)}</tbody></table></div>"
+        for title, rows in paired.differences(records, against).items()
+    )
+    return f'{tables}<p class="note">{html.escape(paired.CAPTION)}</p>'
+
+
+def _difference(row: list[str]) -> str:
+    cells = "".join(f"<td{' class=best' if '**' in c else ''}>{html.escape(c.strip('*'))}</td>" for c in row[1:])
+    return f"<tr><td>{html.escape(row[0])}</td>{cells}</tr>"
 
 
 def _runs(records: list[RunRecord]) -> str:

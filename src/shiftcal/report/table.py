@@ -17,14 +17,16 @@ COLUMNS = (
     ("Acc.", "accuracy", 100, 1),
     ("ECE", "ece", 100, 2),
     ("w/ TS", "clean/ece", 100, 2),
+    ("w/ TS aug.", "shift_aware/ece", 100, 2),
     ("CECE", "classwise_ece", 100, 2),
     ("ACE", "adaptive_ece", 100, 2),
     ("NLL", "nll", 1, 3),
 )
-CAPTION = (
-    "Acc., ECE, ECE after temperature scaling (w/ TS), classwise ECE and adaptive ECE in %; NLL in nats. "
+_CAPTION = (
+    "Acc., ECE, ECE after temperature scaling (w/ TS{augmented}), classwise ECE and adaptive ECE in %; NLL in nats. "
     "Lower is better but for Acc."
 )
+_AUGMENTED = "; w/ TS aug.: fitted on clean and augmented validation images"
 
 
 # Keys that decide how fast a run is or what else it evaluates, not what the table shows.
@@ -145,6 +147,17 @@ def _parts(evaluation: Evaluation) -> dict[str, Cell | Mean]:
     return parts | {f"Also: {name}": cell for name, cell in evaluation.other_tests.items()}
 
 
+def columns_of(rows: list[Row]) -> list[tuple[str, str, int, int]]:
+    """List the columns in which some row has a number."""
+    return [column for column in COLUMNS if any(row.cells[part, column[1]] for row in rows for part in parts_of(rows))]
+
+
+def caption_of(rows: list[Row]) -> str:
+    """Explain the columns."""
+    augmented = any(column[1].startswith("shift_aware") for column in columns_of(rows))
+    return _CAPTION.format(augmented=_AUGMENTED if augmented else "")
+
+
 def parts_of(rows: list[Row]) -> list[str]:
     """List the parts of the table for which every row has numbers."""
     titles = dict.fromkeys(part for part, _ in rows[0].cells)
@@ -164,17 +177,17 @@ def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row |
 def markdown(records: list[RunRecord]) -> str:
     """Write the table in Markdown, the best of each column in bold."""
     rows = rows_of(records)
-    lines = []
+    columns, lines = columns_of(rows), []
     for part in parts_of(rows):
         lines += [
-            f"| {for_markdown(part)} | " + " | ".join(column[0] for column in COLUMNS) + " |",
-            "|---|" + "---:|" * len(COLUMNS),
+            f"| {for_markdown(part)} | " + " | ".join(column[0] for column in columns) + " |",
+            "|---|" + "---:|" * len(columns),
         ]
         for row in rows:
-            cells = [f"**{row.text(part, c)}**" if best(rows, part, c) is row else row.text(part, c) for c in COLUMNS]
+            cells = [f"**{row.text(part, c)}**" if best(rows, part, c) is row else row.text(part, c) for c in columns]
             lines.append(f"| {for_markdown(row.method)} | " + " | ".join(cells) + " |")
         lines.append("")
-    return "\n".join([*lines, CAPTION, ""])
+    return "\n".join([*lines, caption_of(rows), ""])
 
 
 def print_table(records: list[RunRecord]) -> None:
@@ -184,6 +197,7 @@ def print_table(records: list[RunRecord]) -> None:
     from rich.table import Table
 
     rows = rows_of(records)
+    columns = columns_of(rows)
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)  # a file has no width to fit
@@ -192,16 +206,16 @@ def print_table(records: list[RunRecord]) -> None:
             title=for_terminal(part), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
         )
         table.add_column("method", no_wrap=True)
-        for column in COLUMNS:
+        for column in columns:
             table.add_column(column[0], justify="right", no_wrap=True)
         for row in rows:
-            cells = [row.text(part, c) for c in COLUMNS]
+            cells = [row.text(part, c) for c in columns]
             table.add_row(
                 for_terminal(row.method),
-                *[f"[bold]{t}[/]" if best(rows, part, c) is row else t for t, c in zip(cells, COLUMNS, strict=True)],
+                *[f"[bold]{t}[/]" if best(rows, part, c) is row else t for t, c in zip(cells, columns, strict=True)],
             )
         console.print(table)
-    console.print(CAPTION, style="dim")
+    console.print(caption_of(rows), style="dim")
 
 
 def before_and_after(record: RunRecord) -> list[RunRecord]:
