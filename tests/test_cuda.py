@@ -60,6 +60,7 @@ def test_metrics_are_those_of_the_cpu() -> None:
         assert metric(p.cuda(), y.cuda()) == pytest.approx(metric(p, y), rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("method", METHODS)
 def test_no_step_waits_for_the_device(method: str) -> None:
     sizes = ["data.train=500", "data.validation=40", "data.test=40", "device=cuda", "train.clip_norm=2.0"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import ImageSplit
 from shiftcal.evaluation import Parts, Predictions, measure, predict
 from shiftcal.metrics import CalibrationMeter
 from shiftcal.records import Cell, Corruptions, Evaluation
@@ -45,12 +46,19 @@ class ShiftGrid:
 
     def splits(self, dataset: Dataset) -> Iterator[tuple[str, int, Parts]]:
         """Yield the data set's own shifts, then the corruptions of its test images, by name and severity."""
-        for name, splits in dataset.shifts.items():
+        for name, severity, split in self.cells(dataset.test, dataset.shifts, dataset.classes):
+            yield name, severity or 1, split
+
+    def cells(
+        self, test: ImageSplit, shifts: Mapping[str, Sequence[ImageSplit]], classes: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, int | None, Parts]]:
+        """Yield given shifts, then the corruptions of test images; a shift that comes once has no severity."""
+        for name, splits in shifts.items():
             for severity, split in enumerate(splits, start=1):
-                yield name, severity, split
+                yield name, severity if len(splits) > 1 else None, split
         for name in named(self.corruptions):
             for severity in SEVERITIES:
-                yield name, severity, self._corruption(dataset, name, severity)
+                yield name, severity, self._corruption(test, classes, name, severity)
 
     def names(self, dataset: Dataset) -> tuple[str, ...]:
         """Name the shifts."""
@@ -58,10 +66,14 @@ class ShiftGrid:
 
     def check(self, dataset: Dataset) -> None:
         """Raise unless every corruption can be made of the test images, or is in the folder that has them."""
-        first = dataset.test.take(torch.arange(len(dataset.test), device=dataset.test.targets.device) < 1)
+        self.check_images(dataset.test, dataset.classes)
+
+    def check_images(self, test: ImageSplit, classes: tuple[str, ...] = ()) -> None:
+        """Raise unless every corruption can be made of some images, or is in the folder that has them."""
+        first = test.take(torch.arange(len(test), device=test.targets.device) < 1)
         for name in named(self.corruptions):
             if self.corrupted is not None:
-                check_corrupted(self.corrupted, name, classes=dataset.classes, size=len(dataset.test))
+                check_corrupted(self.corrupted, name, classes=classes, size=len(test))
             else:
                 next(iter(Corrupted(first, name, SEVERITIES[-1], self.constants, self.frost).parts(1)))
 
@@ -69,10 +81,10 @@ class ShiftGrid:
         """Count the shifted test sets."""
         return sum(map(len, dataset.shifts.values())) + len(SEVERITIES) * len(named(self.corruptions))
 
-    def _corruption(self, dataset: Dataset, name: str, severity: int) -> Parts:
+    def _corruption(self, test: ImageSplit, classes: tuple[str, ...], name: str, severity: int) -> Parts:
         if self.corrupted is None:
-            return Corrupted(dataset.test, name, severity, self.constants, self.frost)
-        return load_corrupted(self.corrupted, name, severity, classes=dataset.classes, size=len(dataset.test))
+            return Corrupted(test, name, severity, self.constants, self.frost)
+        return load_corrupted(self.corrupted, name, severity, classes=classes, size=len(test))
 
     def origin(self) -> Corruptions:
         """Tell where corrupted images come from: made here, or read from a folder whose manifest may tell more."""

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import wrong
 from shiftcal._tensors import check_finite, check_indices, check_range, check_rows
 
@@ -37,6 +38,7 @@ class Calibrator(nn.Module, ABC):
     def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Map logits to logits."""
 
+    @takes_arrays
     def fit(self: C, logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> C:
         """Fit on validation data, never on the test set; returns itself."""
         check_rows("logits", logits)
@@ -51,6 +53,7 @@ class Calibrator(nn.Module, ABC):
         self._set(state | {"classes": torch.tensor(logits.shape[1])})
         return self
 
+    @takes_arrays
     def forward(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         """Return calibrated logits: their softmax is the calibrated distribution."""
         check_rows("logits", logits)

@@ -6,11 +6,12 @@ from shiftcal.metrics.classwise_ece import classwise_ece
 from shiftcal.metrics.ece import ece, mce
 from shiftcal.metrics.gap import confidence_gap, ece_noise_floor
 from shiftcal.metrics.meter import CalibrationMeter
-from shiftcal.metrics.scores import accuracy, brier, nll
+from shiftcal.metrics.scores import BrierParts, accuracy, brier, brier_parts, nll
 from shiftcal.metrics.selective import accuracy_at_coverage, aurc, excess_aurc
 from shiftcal.metrics.smooth_ece import smooth_ece
 
 __all__ = [
+    "BrierParts",
     "CalibrationMeter",
     "Interval",
     "accuracy",
@@ -19,6 +20,7 @@ __all__ = [
     "aurc",
     "bootstrap_interval",
     "brier",
+    "brier_parts",
     "classwise_ece",
     "confidence_gap",
     "ece",

@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
 
 
+@takes_arrays
 def adaptive_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
     """Compute the adaptive calibration error (1/KM) Σ_k Σ_m |acc_mk − conf_mk| (Nixon et al., CVPR workshops 2019).
 

@@ -43,7 +43,7 @@ def bin_index(confidence: Float[Tensor, "*shape"], bins: int) -> Tensor:
 def bin_sums(confidence: Float[Tensor, " n"], hits: Bool[Tensor, " n"], bins: int) -> BinSums:
     """Sum confidences and hits per bin, in float64."""
     index = bin_index(confidence, bins)
-    return BinSums(*(_sum_at(index, values, bins) for values in (torch.ones_like(confidence), confidence, hits)))
+    return BinSums(*(sum_at(index, values, bins) for values in (torch.ones_like(confidence), confidence, hits)))
 
 
 def class_bin_sums(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], bins: int) -> BinSums:
@@ -53,14 +53,15 @@ def class_bin_sums(probabilities: Float[Tensor, "n classes"], targets: Int[Tenso
     of_true_class = index.gather(1, targets.long()[:, None]).squeeze(1)
     one = torch.ones((), dtype=torch.float64, device=probabilities.device)
     sums = (
-        _sum_at(index.flatten(), one.expand(index.numel()), classes * bins),
-        _sum_at(index.flatten(), probabilities.flatten(), classes * bins),
-        _sum_at(of_true_class, one.expand(len(targets)), classes * bins),
+        sum_at(index.flatten(), one.expand(index.numel()), classes * bins),
+        sum_at(index.flatten(), probabilities.flatten(), classes * bins),
+        sum_at(of_true_class, one.expand(len(targets)), classes * bins),
     )
     return BinSums(*(total.view(classes, bins) for total in sums))
 
 
-def _sum_at(index: Int[Tensor, " m"], values: Tensor, size: int) -> Float[Tensor, " size"]:
+def sum_at(index: Int[Tensor, " m"], values: Tensor, size: int) -> Float[Tensor, " size"]:
+    """Sum values by their index, in float64."""
     sums = torch.zeros(size, dtype=torch.float64, device=index.device)
     return sums.scatter_add_(0, index, values.double())
 

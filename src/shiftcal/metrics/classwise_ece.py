@@ -5,11 +5,13 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import class_bin_sums
 
 
+@takes_arrays
 def classwise_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
     """Compute the classwise calibration error (1/K) Σ_k Σ_m |B_mk|/N · |acc_mk − conf_mk| (Kull et al., NeurIPS 2019).
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import bin_sums, top_label
 
 
+@takes_arrays
 def ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
     """Compute the expected calibration error Σ_m |B_m|/N · |acc_m − conf_m| (FGR paper, equation 2).
 
@@ -25,6 +27,7 @@ def ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *
     return fraction(bin_sums(*top_label(probabilities, targets), bins).expected_error())
 
 
+@takes_arrays
 def mce(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
     """Compute the maximum calibration error max_m |acc_m − conf_m| over filled bins (Naeini et al., AAAI 2015).
 

@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
-from shiftcal.metrics.binning import bin_sums, top_label
+from shiftcal.metrics.binning import bin_index, sum_at, top_label
 
 
+@takes_arrays
 def confidence_gap(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute mean confidence − accuracy, (1/N) Σ_i (p̂_i − [ŷ_i = y_i]) (Guo et al., ICML 2017): above 0, too sure.
 
@@ -24,6 +26,7 @@ def confidence_gap(probabilities: Float[Tensor, "n classes"], targets: Int[Tenso
     return fraction(confidence.double().mean() - hits.double().mean())
 
 
+@takes_arrays
 def ece_noise_floor(
     probabilities: Float[Tensor, "n classes"], *, bins: int = 15, draws: int = 100, seed: int = 0
 ) -> float:
@@ -48,8 +51,8 @@ def ece_noise_floor(
     check_count("draws", draws)
     confidence = probabilities.detach().amax(1).double()
     generator = torch.Generator(confidence.device).manual_seed(seed)
-    total = confidence.new_zeros(())
+    index, total = bin_index(confidence, bins), confidence.new_zeros(())
     for _ in range(draws):
         hits = torch.rand(confidence.shape, generator=generator, device=confidence.device) < confidence
-        total += bin_sums(confidence, hits, bins).expected_error()
+        total += sum_at(index, hits.double() - confidence, bins).abs().sum() / len(confidence)
     return fraction(total / draws)

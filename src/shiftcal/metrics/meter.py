@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count, wrong
 from shiftcal.metrics._inputs import check_inputs
 from shiftcal.metrics.adaptive_ece import adaptive_ece
@@ -39,6 +40,7 @@ class CalibrationMeter:
     def __repr__(self) -> str:
         return f"CalibrationMeter(num_classes={self.num_classes}, bins={self.bins}, adaptive={self.adaptive})"
 
+    @takes_arrays
     def update(self, probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> None:
         """Take in one batch."""
         check_inputs(probabilities, targets)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
+from shiftcal._errors import check_count
 from shiftcal.metrics._inputs import check_inputs, fraction
-from shiftcal.metrics.binning import top_label
+from shiftcal.metrics.binning import class_bin_sums, top_label
 
 
+@takes_arrays
 def accuracy(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the share of samples whose most probable class is the true one, (1/N) Σ_i [ŷ_i = y_i].
 
@@ -21,6 +26,7 @@ def accuracy(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n
     return fraction(top_label(probabilities, targets)[1].double().mean())
 
 
+@takes_arrays
 def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the negative log-likelihood, the mean of −log p_y over **all** samples (Good, 1952).
 
@@ -35,6 +41,7 @@ def nll(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -
     return fraction(sample_nll(probabilities, targets).mean())
 
 
+@takes_arrays
 def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the Brier score, the mean of Σ_k (p_k − onehot_k)² (Brier, 1950).
 
@@ -44,6 +51,32 @@ def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"])
     """
     check_inputs(probabilities, targets)
     return fraction(sample_brier(probabilities, targets).mean())
+
+
+class BrierParts(NamedTuple):
+    """The Brier score as a sum of two parts."""
+
+    calibration: float
+    refinement: float
+
+
+@takes_arrays
+def brier_parts(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> BrierParts:
+    """Split the Brier score into calibration and refinement (DeGroot & Fienberg, The Statistician 1983).
+
+    Calibration is Σ_k Σ_m |B_km|/N · (mean p_k − share of class k in B_km)² over bins B_km of each class's
+    probability; refinement is the rest: what no map of each bin to one value could mend. Their sum is `brier`.
+
+    Example:
+        >>> p = torch.tensor([[0.75, 0.25]] * 4)
+        >>> brier_parts(p, torch.tensor([0, 0, 0, 1]))  # right as often as it says
+        BrierParts(calibration=0.0, refinement=0.375)
+    """
+    check_inputs(probabilities, targets)
+    check_count("bins", bins)
+    sums = class_bin_sums(probabilities, targets, bins)
+    calibration = fraction(((sums.confidence - sums.hits).square() / sums.count.clamp(min=1)).sum() / len(targets))
+    return BrierParts(calibration, fraction(sample_brier(probabilities, targets).mean()) - calibration)
 
 
 def sample_nll(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:

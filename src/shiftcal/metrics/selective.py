@@ -8,11 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import wrong
 from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import top_label
 
 
+@takes_arrays
 def aurc(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the area under the risk–coverage curve, (1/N) Σ_i risk(i/N) (Geifman & El-Yaniv, NeurIPS 2017).
 
@@ -28,6 +30,7 @@ def aurc(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) 
     return fraction(_risks(probabilities, targets).mean())
 
 
+@takes_arrays
 def excess_aurc(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute the excess of the AURC over that of the best order, E-AURC (Geifman et al., ICLR 2019, section 2).
 
@@ -47,6 +50,7 @@ def excess_aurc(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, 
     return fraction((risks.mean() - best.mean()).clamp_min(0.0))
 
 
+@takes_arrays
 def accuracy_at_coverage(
     probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, coverage: float = 0.9
 ) -> float:

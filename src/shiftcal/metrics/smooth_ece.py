@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal.metrics._inputs import check_inputs, fraction
 from shiftcal.metrics.binning import top_label
 
@@ -15,6 +16,7 @@ _SMALLEST_WIDTH = 0.001
 _POINTS = 8192  # mesh points from 0 to 1, eight in the smallest width
 
 
+@takes_arrays
 def smooth_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> float:
     """Compute SmoothECE of the predicted class, smECE_σ at the σ that equals it (Błasiok & Nakkiran, ICLR 2024).
 

@@ -1,0 +1,37 @@
+"""NumPy arrays and lists where tensors are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from shiftcal._errors import wrong
+
+R = TypeVar("R")
+
+
+def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
+    """Let a function of tensors take NumPy arrays and lists of numbers too; lists become float64 or int64."""
+
+    @wraps(function)
+    def converting(*args: Any, **kwargs: Any) -> R:
+        return function(*map(_tensor, args), **{name: _tensor(value) for name, value in kwargs.items()})
+
+    return converting
+
+
+def _tensor(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | list):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch knows few operations on these
+            array = array.astype(np.int64)
+        return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
+    except (TypeError, ValueError) as error:
+        found = f"a {type(value).__name__} that is none: {error}"
+        raise wrong("array", "numbers, rows of one length", found) from None

@@ -1,0 +1,269 @@
+"""An audit: any predictions, or any model on any images, clean and under shift."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shiftcal import _distributed
+from shiftcal._progress import Progress
+from shiftcal.auditing.grid import STRENGTHS, ShiftGrid
+from shiftcal.auditing.journal import Journal
+from shiftcal.auditing.measure import Fitted, audit_cell, fit_all
+from shiftcal.auditing.verdict import best_calibrator, verdict, warnings_of
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import ImageSplit
+from shiftcal.evaluation import Parts, Predictions, predict
+from shiftcal.metrics.bootstrap import interval_of
+from shiftcal.records import Corruptions
+from shiftcal.records.audit import AuditCell, AuditedData, AuditMean, AuditRecord, ModelSeen, Tried
+from shiftcal.shifts.lazy import Augmented
+
+NO_VALIDATION = "no validation data were given"
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of an audit.
+
+    Attributes:
+        name: The name of the data.
+        classes: The names of the classes, in the order of the model's outputs.
+        test: The clean test images.
+        validation: What calibrators are fitted on, if there is any.
+        shifts: Further test sets of the same classes, by name and severity.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    test: ImageSplit
+    validation: ImageSplit | None = None
+    shifts: Mapping[str, Sequence[ImageSplit]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many images each part has."""
+        own = {"test": len(self.test)} | ({"validation": len(self.validation)} if self.validation else {})
+        return own | {name: sum(map(len, splits)) for name, splits in self.shifts.items()}
+
+
+@dataclass(frozen=True)
+class PredictionSets:
+    """Predictions of an audit: of the clean test set, of validation data if there are any, and of shifted sets."""
+
+    clean: Predictions
+    validation: Predictions | None = None
+    shifts: Mapping[tuple[str, int | None], Predictions] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many predictions each part has."""
+        own = {"test": len(self.clean.targets)}
+        if self.validation is not None:
+            own["validation"] = len(self.validation.targets)
+        for (name, _), predictions in self.shifts.items():
+            own[name] = own.get(name, 0) + len(predictions.targets)
+        return own
+
+
+Later = Callable[[], Predictions]
+Shifted = Iterable[tuple[str, int | None, Later]]
+
+
+def audit_predictions(
+    sets: PredictionSets,
+    *,
+    name: str = "predictions",
+    classes: tuple[str, ...] = (),
+    bins: int = 15,
+    journal: Journal | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> AuditRecord:
+    """Audit predictions that were made elsewhere.
+
+    Args:
+        sets: The predictions.
+        name: What they are called.
+        classes: The names of the classes.
+        bins: Number of bins.
+        journal: Where finished cells are kept, so that an interrupted audit continues.
+        about: More of the record, such as the environment.
+    """
+    seen = {} if sets.validation is None else {"clean": sets.validation}
+    later: Shifted = [(shift, severity, _held(p)) for (shift, severity), p in sets.shifts.items()]
+    return _assembled(
+        fit_all(seen, NO_VALIDATION),
+        seen.get("clean"),
+        lambda: sets.clean,
+        later,
+        bins=bins,
+        journal=journal,
+        about={
+            "model": ModelSeen(name=name, kind="predictions"),
+            "data": AuditedData(name=name, classes=classes, counts=sets.counts),
+            **(about or {}),
+        },
+    )
+
+
+def audit(
+    model: nn.Module,
+    images: Images,
+    *,
+    preprocess: Preprocessing,
+    corruptions: Sequence[str] = ("all",),
+    constants: str = "cifar",
+    frost: str | None = None,
+    bins: int = 15,
+    batch_size: int = 500,
+    journal: Journal | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> AuditRecord:
+    """Audit a model: how far its confidence can be trusted, clean and under shift, and what would mend it.
+
+    Args:
+        model: Takes preprocessed images, returns logits, one column for each class.
+        images: What to audit it on.
+        preprocess: What makes stored images the model's input.
+        corruptions: Names of corruptions of the test images, each at five severities; ("all",) is the 15 of the
+            benchmark, ("extra",) the four others, () none.
+        constants: Whose severities, see `corrupt`.
+        frost: Where frost's photographs come from, see `corrupt`.
+        bins: Number of bins.
+        batch_size: Images at a time.
+        journal: Where finished cells are kept, so that an interrupted audit continues.
+        about: More of the record, such as the model's name and the environment.
+        progress: Show progress.
+    """
+    grid = ShiftGrid(corruptions, constants, frost)
+    grid.check_images(images.test)
+    cells = list(grid.cells(images.test, images.shifts))
+    strengths = STRENGTHS if images.validation is not None else ()
+    total = 1 + len(cells) + (1 + len(strengths) if images.validation is not None else 0)
+    with Progress("audit", total, enabled=progress and _distributed.rank() == 0) as bar:
+
+        def predicted(split: Parts) -> Predictions:
+            found = predict(model, split, preprocess, batch_size=batch_size)
+            bar.advance()
+            return found
+
+        seen: dict[str, Predictions] = {}
+        if images.validation is not None:
+            seen = {"clean": predicted(images.validation)}
+            seen |= {f"augmix {s:g}": predicted(Augmented(images.validation, s)) for s in strengths}
+        later: Shifted = [(name, severity, _later(predicted, split)) for name, severity, split in cells]
+        record = _assembled(
+            fit_all(seen, NO_VALIDATION),
+            seen.get("clean"),
+            lambda: predicted(images.test),
+            later,
+            bins=bins,
+            journal=journal,
+            about={
+                "model": ModelSeen(name=type(model).__name__, kind="module"),
+                "data": AuditedData(name=images.name, classes=images.classes, counts=images.counts),
+                "corruptions": grid.origin() if corruptions else Corruptions(),
+                **(about or {}),
+            },
+        )
+        bar.line(f"{1 + len(cells)} test sets")
+    return record
+
+
+def _held(predictions: Predictions) -> Later:
+    return lambda: predictions
+
+
+def _later(predicted: Callable[[Parts], Predictions], split: Parts) -> Later:
+    return lambda: predicted(split)
+
+
+def _assembled(
+    fitted: Fitted,
+    validation: Predictions | None,
+    clean: Later,
+    shifts: Shifted,
+    *,
+    bins: int,
+    journal: Journal | None,
+    about: Mapping[str, Any],
+) -> AuditRecord:
+    """Measure every test set and put the record together."""
+    started, journal = time.perf_counter(), journal or Journal()
+
+    def cell(name: str | None, severity: int | None, later: Later) -> tuple[AuditCell, Tensor]:
+        known = journal.known(name, severity)
+        if known is None:
+            known = audit_cell(later(), fitted, bins=bins, shift=name, severity=severity)
+            journal.add(*known)
+        return known
+
+    first, _ = cell(None, None, clean)
+    found = [cell(name, severity, later) for name, severity, later in shifts]
+    own = None if validation is None else audit_cell(validation, fitted, bins=bins)[0]
+    cells = tuple(one for one, _ in found)
+    shifted = _mean(cells, [replicates for _, replicates in found]) if cells else None
+    record = AuditRecord.model_validate(
+        {
+            "bins": bins,
+            "validation": own,
+            "clean": first,
+            "shifts": cells,
+            "shifted": shifted,
+            "calibrators": _tried(fitted, first, shifted),
+            "sets": dict(fitted.no_sets),
+            "seconds": {"audit": time.perf_counter() - started},
+            **about,
+        }
+    )
+    record = record.model_copy(update={"mended_by": best_calibrator(record)})
+    record = record.model_copy(update={"warnings": (*record.warnings, *warnings_of(record))})
+    return record.model_copy(update={"verdict": verdict(record)})
+
+
+def _tried(fitted: Fitted, clean: AuditCell, shifted: AuditMean | None) -> dict[str, Tried]:
+    """Fill in what each calibrator changes."""
+
+    def filled(name: str, tried: Tried) -> Tried:
+        under = shifted.scaled.get(name) if shifted is not None else None
+        return tried.model_copy(update={"clean": clean.scaled.get(name), "shifted": under})
+
+    return {name: filled(name, tried) for name, tried in fitted.tried.items()}
+
+
+def _mean(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> AuditMean:
+    """Average cells. The interval of their mean ECE is that of resampled images where all sets have the same ones."""
+    plain = [cell.model_dump(exclude={"bins", "histogram", "shift", "severity", "n"}) for cell in cells]
+    mean: dict[str, Any] = _mean_of(plain)
+    together = _paired(cells, replicates)
+    _, mean["ece_low"], mean["ece_high"] = interval_of(mean["ece"], together, bounds=(0.0, 1.0))
+    return AuditMean.model_validate(mean)
+
+
+def _paired(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> Tensor:
+    """Average the resampled errors: of sets of one size the same images are drawn; others are independent."""
+    generator = torch.Generator().manual_seed(0)
+    orders = {n: torch.randperm(len(replicates[0]), generator=generator) for n in sorted({c.n or 0 for c in cells})}
+    return torch.stack([some[orders[cell.n or 0]] for cell, some in zip(cells, replicates, strict=True)]).mean(0)
+
+
+def _mean_of(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Average trees of numbers, key by key; what some lack is left out."""
+    mean: dict[str, Any] = {}
+    for key, first in trees[0].items():
+        values = [tree.get(key) for tree in trees]
+        if isinstance(first, Mapping):
+            mean[key] = _mean_of([value if isinstance(value, Mapping) else {} for value in values])
+        elif all(isinstance(value, int | float) for value in values):
+            mean[key] = statistics.fmean(values)  # type: ignore[arg-type]
+    return mean
+
+
+__all__ = ["Images", "PredictionSets", "audit", "audit_predictions"]

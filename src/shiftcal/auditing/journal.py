@@ -1,0 +1,72 @@
+"""Cells of an audit that are finished, one line each, so that an interrupted audit continues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from shiftcal import _distributed
+from shiftcal.records.audit import AuditCell
+
+_DIGITS = 7  # of an error of a resample
+
+
+class Journal:
+    """Finished cells in a file; without a path in memory alone.
+
+    The first line says what is audited and how: with another one, nothing of the file is taken up. A line that was cut
+    off is left out. Of several ranks the first one writes, and all know what it knows.
+    """
+
+    def __init__(self, path: Path | None = None, about: Mapping[str, Any] | None = None) -> None:
+        self.path, self._about = path, json.dumps(about or {}, sort_keys=True)
+        self._cells: dict[tuple[str | None, int | None], tuple[AuditCell, Tensor]] = {}
+        if path is None:
+            return
+        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+        lines = _distributed.all_gather_object(lines)[0] if _distributed.is_distributed() else lines
+        if lines[:1] == [self._about]:
+            for line in lines[1:]:
+                self._take(line)
+        if _distributed.rank() == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = [self._line(*known) for known in self._cells.values()]
+            path.write_text("\n".join([self._about, *kept, ""]), encoding="utf-8")
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def known(self, shift: str | None, severity: int | None) -> tuple[AuditCell, Tensor] | None:
+        """Return a finished cell and the errors of its resamples."""
+        return self._cells.get((shift, severity))
+
+    def add(self, cell: AuditCell, replicates: Tensor) -> None:
+        """Keep a finished cell."""
+        self._cells[cell.shift, cell.severity] = cell, replicates
+        if self.path is not None and _distributed.rank() == 0:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(self._line(cell, replicates) + "\n")
+
+    def remove(self) -> None:
+        """Remove the file: the audit is finished."""
+        if self.path is not None and _distributed.rank() == 0:
+            self.path.unlink(missing_ok=True)
+
+    def _line(self, cell: AuditCell, replicates: Tensor) -> str:
+        errors = [round(value, _DIGITS) for value in replicates.tolist()]
+        return json.dumps({"cell": cell.model_dump(mode="json", exclude_none=True), "errors": errors})
+
+    def _take(self, line: str) -> None:
+        try:
+            content = json.loads(line)
+            cell = AuditCell.model_validate(content["cell"])
+            replicates = torch.tensor(content["errors"], dtype=torch.float64)
+        except (ValueError, KeyError, TypeError, ValidationError):
+            return  # cut off, or written by something else
+        self._cells[cell.shift, cell.severity] = cell, replicates

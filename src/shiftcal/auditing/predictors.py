@@ -1,0 +1,155 @@
+"""Anything that classifies images, as a module that takes preprocessed images and gives logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from shiftcal._errors import DataError, reason_of, wrong
+
+Outputs = Literal["logits", "probabilities"]
+METADATA = "shiftcal"  # under this key our exports say what they take and give
+_SMALLEST = 1e-30
+
+
+class Predictor(nn.Module):
+    """A model whose outputs become logits, of some of its classes if asked.
+
+    Args:
+        model: Returns a tensor [N, K], a mapping or object that has it as `logits`, or a sequence that begins with it.
+        outputs: Whether that holds logits or probabilities.
+        columns: Which of the K columns count, in the order of the data's classes; all by default. The softmax is then
+            over these alone.
+    """
+
+    def __init__(self, model: nn.Module, outputs: Outputs = "logits", columns: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.model, self.outputs = model, outputs
+        self.columns = None if columns is None else list(columns)
+
+    def forward(self, images: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n classes"]:
+        """Return logits."""
+        found = tensor_of(self.model(images))
+        if self.outputs == "probabilities":
+            check_probabilities(found)
+            found = found.double().clamp_min(_SMALLEST).log()
+        return found if self.columns is None else found[:, self.columns]
+
+
+def tensor_of(output: Any) -> Tensor:
+    """Find the logits in what a model returns."""
+    if isinstance(output, Tensor):
+        found = output
+    elif isinstance(output, Mapping) and isinstance(output.get("logits"), Tensor):
+        found = output["logits"]
+    elif isinstance(getattr(output, "logits", None), Tensor):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        found = output[0]
+    else:
+        kind = (
+            f"a dictionary with {', '.join(map(str, output))}" if isinstance(output, Mapping) else type(output).__name__
+        )
+        raise DataError("model", "one that returns logits, or something with `logits`", kind)
+    if found.ndim != 2:
+        raise DataError("model", "one that returns a row of logits for each image, [N, K]", list(found.shape))
+    return found
+
+
+def check_probabilities(rows: Tensor) -> None:
+    """Raise unless rows are probabilities."""
+    low, high = torch.aminmax(rows)
+    sums = rows.double().sum(1)
+    if float(low) < 0 or float(high) > 1 + 1e-3 or float((sums - 1).abs().max()) > 1e-2:
+        found = f"values from {float(low):.3g} to {float(high):.3g}, rows that sum to {float(sums[0]):.4g}"
+        raise DataError("outputs", "probabilities (--outputs logits, if they are logits)", found)
+
+
+class OnnxModel(nn.Module):
+    """An ONNX model, run by onnxruntime (extra `onnx`) on the CPU, or on a GPU where its package has one.
+
+    A model with a fixed batch is fed so many images at a time, the last ones filled up.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.session = _session(path)
+        inputs = self.session.get_inputs()
+        images = [i for i in inputs if len(i.shape) == 4]
+        if len(inputs) != 1 or len(images) != 1:
+            found = ", ".join(f"{i.name} {i.shape}" for i in inputs) or "none"
+            raise DataError("model", "an ONNX model with one input, images [N, 3, H, W]", f"{path.name} with {found}")
+        [one] = images
+        if one.type not in ("tensor(float)", "tensor(float16)", "tensor(double)"):
+            raise DataError("model", "an ONNX model of floating-point images", f"{path.name} with {one.type}")
+        self.dtype = {"tensor(float16)": np.float16, "tensor(double)": np.float64}.get(one.type, np.float32)
+        self.input, self.shape = one.name, list(one.shape)
+        self.batch = self.shape[0] if isinstance(self.shape[0], int) else None
+        self.metadata = metadata_of(dict(self.session.get_modelmeta().custom_metadata_map))
+
+    @property
+    def size(self) -> int | None:
+        """The height of the images it takes, if it takes one alone."""
+        return self.shape[2] if isinstance(self.shape[2], int) else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return what the model's first output, or the one named logits, gives."""
+        array = images.detach().cpu().numpy().astype(self.dtype)
+        rows = [self._run(part) for part in self._batches(array)]
+        return torch.from_numpy(np.concatenate(rows)[: len(array)]).to(images.device)
+
+    def _batches(self, array: Any) -> list[Any]:
+        if self.batch is None:
+            return [array]
+        missing = -len(array) % self.batch
+        filled = np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
+        return np.split(filled, len(filled) // self.batch)
+
+    def _run(self, array: Any) -> Any:
+        names = [output.name for output in self.session.get_outputs()]
+        chosen = next((name for name in ("logits", "probabilities") if name in names), names[0])
+        try:
+            return self.session.run([chosen], {self.input: array})[0]
+        except Exception as error:  # onnxruntime has types of its own
+            found = f"{reason_of(error)} (its input is {self.input} {self.shape}, the images are {list(array.shape)})"
+            raise DataError("model", "an ONNX model that takes these images", found) from None
+
+
+def _session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        expected = "a PyTorch model, or onnxruntime installed (pip install 'shiftcal[onnx]')"
+        raise wrong("model", expected, str(path)) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
+    except Exception as error:  # onnxruntime has types of its own
+        raise DataError("model", "a whole ONNX model", f"{path}: {reason_of(error)}") from None
+
+
+def exported_program(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Load what `torch.export.save` wrote, and what our export says of it. Loading may run code: trust it first."""
+    extra = {METADATA: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+    except Exception as error:  # of a damaged archive
+        raise DataError("model", "a whole torch.export program", f"{path}: {reason_of(error)}") from None
+    return program.module(), metadata_of(extra)
+
+
+def metadata_of(stored: Mapping[str, str]) -> dict[str, Any]:
+    """Read what our export wrote beside a model."""
+    try:
+        content = json.loads(stored.get(METADATA) or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

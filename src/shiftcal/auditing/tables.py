@@ -1,0 +1,288 @@
+"""Predictions from files: arrays and tables with named columns. Nothing is guessed, nothing is unpickled."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from shiftcal._errors import DataError, reason_of
+from shiftcal.auditing.audit import PredictionSets
+from shiftcal.evaluation import Predictions
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+else:
+    Array = np.ndarray
+
+KINDS = ("logits", "probabilities")
+_COLUMN = re.compile(r"(logits|probabilities)_(\d+)")
+_VALIDATION, _TEST = ("validation", "val", "valid"), ("test", "")
+_SMALLEST = 1e-30  # of a probability, whose logarithm is a logit
+_SUM = 1e-3  # what the sum of a row's probabilities may be off
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of some files: a target and outputs each, and which test set they belong to."""
+
+    targets: Array
+    outputs: Array
+    kind: str
+    more: Mapping[str, Array] = field(default_factory=dict)  # id, split, shift, severity
+
+
+def read_predictions(files: Sequence[Path]) -> PredictionSets:
+    """Read predictions and sort them into the clean test set, validation data and shifted sets.
+
+    Files are `.npz` with the arrays `target` and `logits` or `probabilities`; `target.npy` beside `logits.npy` or
+    `probabilities.npy`; `.csv` or `.parquet` with the columns `target` and `logits_0`, … or `probabilities_0`, ….
+    Further columns or arrays may be `id`, `split`, `shift` (or `domain`) and `severity`.
+    """
+    tables = [_checked(_read(file, files), file) for file in files if file.name != "target.npy"]
+    if not tables:
+        raise DataError("predictions", "files with predictions", ", ".join(map(str, files)) or "none")
+    widths = {table.outputs.shape[1] for table in tables}
+    if len(widths) > 1:
+        found = ", ".join(f"{f.name}: {t.outputs.shape[1]}" for f, t in zip(files, tables, strict=False))
+        raise DataError("predictions", "of one number of classes", found)
+    return _sorted(tables)
+
+
+def _read(file: Path, files: Sequence[Path]) -> Table:
+    if not file.is_file():
+        raise DataError("predictions", "a file", str(file))
+    kind = file.suffix.lower()
+    try:
+        if kind == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                return _from_arrays({name: arrays[name] for name in arrays.files}, file)
+        if kind == ".npy":
+            return _from_pair(file, files)
+        if kind == ".csv":
+            return _from_columns(*_csv(file), file)
+        if kind == ".parquet":
+            return _from_columns(*_parquet(file), file)
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, UnicodeDecodeError) as error:
+        raise DataError("predictions", "a whole file", f"{file}: {reason_of(error)}") from None
+    except Exception as error:  # zipfile and pyarrow have types of their own
+        raise DataError("predictions", "a whole file", f"{file}: {reason_of(error)}") from None
+    raise DataError("predictions", "a .npz, .npy, .csv or .parquet file", str(file))
+
+
+def _from_arrays(arrays: dict[str, Array], file: Path) -> Table:
+    kinds = [kind for kind in KINDS if kind in arrays]
+    if "target" not in arrays or len(kinds) != 1:
+        expected = "one with the array `target` and one of `logits` and `probabilities`"
+        raise DataError("predictions", expected, f"{file} with {', '.join(sorted(arrays)) or 'nothing'}")
+    return Table(arrays["target"], arrays[kinds[0]], kinds[0], _more(arrays))
+
+
+def _from_pair(file: Path, files: Sequence[Path]) -> Table:
+    target = file.with_name("target.npy")
+    if file.stem not in KINDS:
+        raise DataError("predictions", "logits.npy or probabilities.npy, with target.npy beside it", str(file))
+    if not target.is_file():
+        named = next((other for other in files if other.name == "target.npy"), target)
+        if not named.is_file():
+            raise DataError("predictions", f"{file.name} with target.npy beside it", str(file))
+        target = named
+    return Table(np.load(target, allow_pickle=False), np.load(file, allow_pickle=False), file.stem)
+
+
+def _csv(file: Path) -> tuple[list[str], dict[str, Array]]:
+    """Read a table's head, and its columns: numbers where all are, else text."""
+    import csv
+
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(lines)
+        head = [name.strip() for name in next(rows, [])]
+        body = [row for row in rows if row]
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(head):
+            expected = f"rows of {len(head)} columns, as its head has"
+            raise DataError("predictions", expected, f"{file}, line {number}, with {len(row)}")
+    columns = {name: np.array([row[k] for row in body]) for k, name in enumerate(head)}
+    return head, {name: _numbers(name, values, file) for name, values in columns.items()}
+
+
+def _numbers(name: str, values: Array, file: Path) -> Array:
+    if name not in ("target", "severity") and not _COLUMN.fullmatch(name):
+        return values
+    if name == "severity":
+        values = np.where(values == "", "0", values)
+    try:
+        return values.astype(np.float64)
+    except ValueError:
+        odd = next(v for v in values.tolist() if not _is_number(v))
+        raise DataError("predictions", f"numbers in the column {name}", f"{file} with {odd!r}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(file: Path) -> tuple[list[str], dict[str, Array]]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        expected = "a .csv file, or pyarrow installed (pip install 'shiftcal[parquet]')"
+        raise DataError("predictions", expected, str(file)) from None
+    table = parquet.read_table(file)
+    columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    return list(table.column_names), columns
+
+
+def _from_columns(head: list[str], columns: dict[str, Array], file: Path) -> Table:
+    if doubled := sorted({name for name in head if head.count(name) > 1}):
+        raise DataError("predictions", "one column of each name", f"{file} with {doubled[0]} twice")
+    found: dict[str, dict[int, Array]] = {}
+    for name, values in columns.items():
+        if match := _COLUMN.fullmatch(name):
+            found.setdefault(match[1], {})[int(match[2])] = values
+    if "target" not in columns or len(found) != 1:
+        expected = "one with the columns target and logits_0, logits_1, … or probabilities_0, …"
+        raise DataError("predictions", expected, f"{file} with {', '.join(head[:8]) or 'nothing'}")
+    [(kind, outputs)] = found.items()
+    if missing := sorted(set(range(max(outputs) + 1)) - set(outputs)):
+        raise DataError(
+            "predictions", f"one with every column up to {kind}_{max(outputs)}", f"{file}, without {kind}_{missing[0]}"
+        )
+    stacked = np.stack([outputs[k] for k in range(len(outputs))], axis=1)
+    return Table(columns["target"], stacked, kind, _more(columns))
+
+
+def _more(columns: Mapping[str, Array]) -> dict[str, Array]:
+    names = {"id": "id", "split": "split", "shift": "shift", "domain": "shift", "severity": "severity"}
+    return {names[name]: values for name, values in columns.items() if name in names}
+
+
+def _checked(table: Table, file: Path) -> Table:
+    """Raise unless rows are what they say they are, with what is wrong in words."""
+    targets, outputs = np.asarray(table.targets), np.asarray(table.outputs)
+    n = len(targets) if targets.ndim == 1 else -1
+    if n == 0:
+        raise DataError("predictions", "at least one row", f"{file}, without any")
+    if outputs.ndim != 2 or len(outputs) != n or outputs.shape[1] < 2 or outputs.dtype.kind not in "fiu":
+        expected = "numbers of shape [N, K], K ≥ 2, with N targets"
+        raise DataError("predictions", expected, f"{file}: {list(outputs.shape)} and {list(targets.shape)} targets")
+    if targets.dtype.kind not in "fiu" or not np.array_equal(targets, np.round(targets)):
+        raise DataError("predictions", "class indices in target", f"{file} with {targets[:3].tolist()}, …")
+    outputs = outputs.astype(np.float64)
+    if not np.isfinite(outputs).all():
+        bad = int((~np.isfinite(outputs)).any(1).sum())
+        raise DataError("predictions", "finite", f"{file}, where {bad} of {n} rows have NaN or infinity")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= outputs.shape[1]:
+        raise DataError("predictions", f"of targets in 0..{outputs.shape[1] - 1}", f"{file} with {low}..{high}")
+    if table.kind == "probabilities":
+        _check_probabilities(outputs, file)
+    elif _are_probabilities(outputs):
+        warnings.warn(
+            f"All rows of {file.name} sum to 1 and lie in [0, 1]: are these probabilities, not logits? "
+            "Then name them so.",
+            stacklevel=3,
+        )
+    for name, values in table.more.items():
+        if len(values) != n:
+            raise DataError("predictions", f"{name} for each of {n} rows", f"{file} with {len(values)}")
+    _check_ids(table.more, file)
+    return Table(targets.astype(np.int64), outputs, table.kind, table.more)
+
+
+def _are_probabilities(outputs: Array) -> bool:
+    return bool((outputs >= 0).all() and (np.abs(outputs.sum(1) - 1) < _SUM).all())
+
+
+def _check_probabilities(outputs: Array, file: Path) -> None:
+    if outputs.min() < 0 or outputs.max() > 1 + _SUM:
+        found = f"{file} with values from {outputs.min():.3g} to {outputs.max():.3g}: are these logits?"
+        raise DataError("predictions", "probabilities in [0, 1]", found)
+    off = np.abs(outputs.sum(1) - 1)
+    if off.max() > _SUM:
+        found = f"{file}, where row {int(off.argmax())} sums to {outputs.sum(1)[off.argmax()]:.4g}"
+        raise DataError("predictions", "probabilities of rows that sum to 1", found)
+
+
+def _check_ids(more: Mapping[str, Array], file: Path) -> None:
+    """Raise if an id comes twice in one test set."""
+    if "id" not in more:
+        return
+    keys = list(zip(*(np.asarray(values).tolist() for values in more.values()), strict=True))
+    if len(set(keys)) < len(keys):
+        seen: set[Any] = set()
+        place = list(more).index("id")
+        twice = next(key[place] for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise DataError("predictions", "each id once in a test set", f"{file} with {twice!r} twice")
+
+
+def _sorted(tables: Sequence[Table]) -> PredictionSets:
+    """Sort rows into test sets."""
+    parts: dict[tuple[str, str, int | None], list[tuple[Array, Array]]] = {}
+    for table in tables:
+        keys = _keys(table)
+        for key in dict.fromkeys(keys):
+            chosen = np.array([k == key for k in keys])
+            parts.setdefault(key, []).append((_logits(table)[chosen], table.targets[chosen]))
+    found = {key: _joined(rows) for key, rows in parts.items()}
+    clean = found.pop(("test", "", None), None)
+    if clean is None:
+        raise DataError("predictions", "some of the clean test set (no shift, split test or none)", "none")
+    validation = found.pop(("validation", "", None), None)
+    shifts = {(shift, severity): p for (split, shift, severity), p in found.items() if split == "test"}
+    return PredictionSets(clean, validation, shifts)
+
+
+def _keys(table: Table) -> list[tuple[str, str, int | None]]:
+    n = len(table.targets)
+    splits = [_split(str(value)) for value in table.more.get("split", np.full(n, "test")).tolist()]
+    shifts = [_shift(value) for value in table.more.get("shift", np.full(n, "")).tolist()]
+    severities = [_severity(value) for value in table.more.get("severity", np.zeros(n)).tolist()]
+    return [
+        (split, shift, severity if shift else None)
+        for split, shift, severity in zip(splits, shifts, severities, strict=True)
+    ]
+
+
+def _split(value: str) -> str:
+    name = value.strip().lower()
+    if name in _VALIDATION:
+        return "validation"
+    if name in _TEST:
+        return "test"
+    raise DataError("predictions", "rows whose split is `validation` or `test`", repr(value))
+
+
+def _shift(value: object) -> str:
+    name = "" if value is None else str(value).strip()
+    return "" if name.lower() in ("", "clean", "none", "nan") else name
+
+
+def _severity(value: Any) -> int | None:
+    if value is None or value != value or value in ("", 0):  # NaN is not itself
+        return None
+    number = float(value)
+    if number != int(number) or not 1 <= number <= 100:
+        raise DataError("predictions", "severities 1, 2, … (0 or none without one)", repr(value))
+    return int(number)
+
+
+def _logits(table: Table) -> Array:
+    return table.outputs if table.kind == "logits" else np.log(np.maximum(table.outputs, _SMALLEST))
+
+
+def _joined(rows: Sequence[tuple[Array, Array]]) -> Predictions:
+    logits, targets = (np.concatenate([row[k] for row in rows]) for k in range(2))
+    return Predictions(torch.from_numpy(logits.copy()), torch.from_numpy(targets.copy()))

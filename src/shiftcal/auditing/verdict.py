@@ -1,0 +1,165 @@
+"""The verdict of an audit in plain words, from stated rules (docs/audit.md). Never imports torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord
+
+SHOWN = 1.5  # an ECE below so many noise floors is what chance may give
+TRUSTED = 0.10  # the largest ECE at which a confidence may still be used
+NOTABLE = 0.01  # a gap or a change below is not worth a word
+ENOUGH = 1000  # test images below which a warning says so
+FAMILIES = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
+    "weather": ("snow", "frost", "fog", "brightness", "spatter"),
+    "digital changes": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
+}
+
+
+def verdict(record: AuditRecord) -> tuple[str, ...]:
+    """Write the verdict in sentences."""
+    found = [_in_distribution(record.clean)]
+    if record.shifted is not None:
+        found += [_under_shift(record.shifted, record.shifts), *_mended(record), *_limits(record.shifts)]
+        found += _sets(record.shifted)
+    else:
+        found += _mended(record)
+    return tuple(found)
+
+
+def is_shown(cell: AuditCell | AuditMean) -> bool:
+    """Tell whether an ECE is more than chance gives a calibrated model."""
+    return cell.ece >= SHOWN * cell.noise_floor
+
+
+def _in_distribution(cell: AuditCell) -> str:
+    says = f"Right {percent(cell.accuracy)} of the time, says {percent(cell.confidence)}"
+    if not is_shown(cell):
+        return (
+            f"{says}: its calibration error of {percent(cell.ece)} is what chance gives a calibrated model on "
+            f"{cell.n} images ({percent(cell.noise_floor)}). Nothing was shown against its confidence here."
+        )
+    return f"{says}: {_direction(cell)} (ECE {percent(cell.ece)}, floor {percent(cell.noise_floor)})."
+
+
+def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
+    names = list(dict.fromkeys(str(cell.shift) for cell in cells))
+    under = f"Under {_listed(names)} it says {percent(mean.confidence)} and is right {percent(mean.accuracy)}"
+    if not is_shown(mean):
+        return f"{under}: no more off than chance (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
+    return f"{under}: {_direction(mean)} (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
+
+
+def _direction(cell: AuditCell | AuditMean) -> str:
+    if abs(cell.gap) < NOTABLE:
+        return "sure enough on average, but not image by image"
+    return f"{'over' if cell.gap > 0 else 'under'}confident by {points(abs(cell.gap))}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name shifts: the families of corruptions that all of them belong to, or themselves if they are few."""
+    families = [family for family, members in FAMILIES.items() if set(members) & set(names)]
+    if set(names) <= {name for members in FAMILIES.values() for name in members} and len(names) > 3:
+        return _and(families)
+    return _and(names) if len(names) <= 4 else f"{len(names)} shifts"
+
+
+def _and(words: Sequence[str]) -> str:
+    words = [word.replace("_", " ") for word in words]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def best_calibrator(record: AuditRecord) -> str | None:
+    """Name the calibrator with the lowest ECE, under shift if there are shifts; None if none lowers it."""
+    before = record.shifted.ece if record.shifted is not None else record.clean.ece
+    after = {name: ece for name, ece in _errors_after(record) if ece < before}
+    return min(after, key=lambda name: after[name]) if after else None
+
+
+def _errors_after(record: AuditRecord) -> Iterator[tuple[str, float]]:
+    for name, tried in record.calibrators.items():
+        measured = tried.shifted if record.shifted is not None else tried.clean
+        if measured is not None and measured.ece is not None:
+            yield name, measured.ece
+
+
+def _mended(record: AuditRecord) -> list[str]:
+    """Tell what calibrators leave."""
+    whole = record.shifted if record.shifted is not None else record.clean
+    after, where = dict(_errors_after(record)), " under shift" if record.shifted is not None else ""
+    if not after:
+        reasons = sorted({str(tried.reason) for tried in record.calibrators.values() if tried.reason})
+        return [f"Calibrators were not fitted: {'; '.join(reasons)}."] if reasons else []
+    if not is_shown(whole):
+        return []
+    words = {"temperature": "on clean data", "temperature (augmented)": "on augmented data"}
+    told = [f"{words[name]} leaves {percent(after[name])}" for name in words if name in after]
+    sentences = [f"A temperature fitted {'; fitted '.join(told)}{where}."] if told else []
+    best = best_calibrator(record)
+    if best is None:
+        return [*sentences, f"No calibrator lowers its error{where}."]
+    if best not in words:
+        sentences.append(f"Best{where}: {best}, {percent(after[best])}.")
+    return sentences
+
+
+def _limits(cells: Sequence[AuditCell]) -> list[str]:
+    """Name the shifts, and the severities, where its confidence should not be used."""
+    found: dict[str, list[str]] = {}
+    for name, members in _groups(cells).items():
+        bad = [severity for severity, ece in members.items() if ece > TRUSTED]
+        if bad:
+            first = min(bad)
+            beyond = "" if first == min(members) else f" beyond severity {first - 1}"
+            found.setdefault(beyond, []).append(name)
+    where = [f"under {_and(names)}{beyond}" for beyond, names in found.items()]
+    return [f"Do not use its confidence {'; '.join(where)}."] if where else []
+
+
+def _groups(cells: Sequence[AuditCell]) -> dict[str, dict[int, float]]:
+    """Average the ECE by family and severity; other shifts stand for themselves."""
+    family_of = {name: family for family, members in FAMILIES.items() for name in members}
+    errors: dict[str, dict[int, list[float]]] = {}
+    for cell in cells:
+        name = family_of.get(str(cell.shift), str(cell.shift))
+        errors.setdefault(name, {}).setdefault(cell.severity or 1, []).append(cell.ece)
+    return {name: {s: statistics.fmean(e) for s, e in sorted(by.items())} for name, by in errors.items()}
+
+
+def _sets(mean: AuditMean) -> list[str]:
+    aps = mean.sets.get("aps")
+    if aps is None or aps.coverage > 0.9 - 2 * NOTABLE:
+        return []
+    held = percent(aps.coverage)
+    return [f"Conformal sets made to hold the true class 90 % of the time hold it {held} under shift."]
+
+
+def warnings_of(record: AuditRecord) -> list[str]:
+    """Say what a reader must know about the data."""
+    found = []
+    n = record.clean.n or 0
+    if n < ENOUGH:
+        limit = percent(SHOWN * record.clean.noise_floor)
+        found.append(f"There are only {n} clean test images: an ECE below {limit} cannot be told from chance.")
+    few = [f"{c.shift} {c.severity or ''}".strip() for c in record.shifts if (c.n or 0) < ENOUGH]
+    if few and n >= ENOUGH:
+        found.append(f"{len(few)} shifted test sets have fewer than {ENOUGH} images each, such as {few[0]}.")
+    if record.validation is not None and (record.validation.n or 0) < ENOUGH // 2:
+        found.append(
+            f"Calibrators were fitted on {record.validation.n} validation images alone: another draw may differ."
+        )
+    return found
+
+
+def percent(value: float) -> str:
+    """Write a fraction in per cent."""
+    return f"{100 * value:.1f} %"
+
+
+def points(value: float) -> str:
+    """Write a difference of fractions in percentage points."""
+    text = f"{100 * value:.1f}"
+    return f"{text} point{'' if text == '1.0' else 's'}"
