@@ -24,6 +24,7 @@ from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit
 from shiftcal.experiments import checkpoint, directory
 from shiftcal.experiments.checks import check_config, check_data, check_training_data
+from shiftcal.experiments.classes import matched
 from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import finished
@@ -107,6 +108,8 @@ def complete(
                 say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
             return kept
     dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
+    if config.finetuned_from:
+        dataset = matched(config, dataset, Path(config.finetuned_from))
     check_data(config, dataset)
     with ExitStack() as held:
         return _Completion(config, dataset, out, resume, progress, held).record()
@@ -139,7 +142,8 @@ class _Completion:
         trained_at = time.perf_counter()
         if _distributed.rank() == 0:
             directory.claim_again(self.out, self.config.to_dict(), partial(comparable, self.config))
-            self._write(WEIGHTS, partial(checkpoint.save_weights, self.out / WEIGHTS, trained.model))
+            save = partial(checkpoint.save_weights, self.out / WEIGHTS, trained.model, self.dataset.classes)
+            self._write(WEIGHTS, save)
         evaluation = self._evaluated(trained, trained.model, trained.epoch)
         also = {name: self._other_weights(trained, name) for name in self.config.evaluation.also}
         seconds = {
