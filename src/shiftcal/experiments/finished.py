@@ -16,9 +16,9 @@ from shiftcal._io import first_difference, sha256_of, write_json
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.checks import check_config, check_data
-from shiftcal.experiments.classes import matched
 from shiftcal.experiments.config import Config, config_of_run, from_dict, stored_config
 from shiftcal.experiments.environment import environment, resolve_device
+from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
 from shiftcal.records import (
     CONFIG,

@@ -78,7 +78,7 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
     """Read one image as 8-bit RGB: of an animation the first frame, of 16 bits the high ones, without transparency.
 
     With `size` it becomes a square: "crop" makes the shorter side 256/224 of the size and cuts out the middle, as
-    ImageNet's evaluation does; "stretch" resizes both sides.
+    ImageNet's evaluation does, but leaves an image alone that has this size already; "stretch" resizes both sides.
     """
     with _opened(path) as file:
         if size is not None and max(file.size) > _THINNEST * min(file.size):
@@ -129,6 +129,8 @@ def _resized(image: Any, size: int, fit: Fit) -> Any:
 
     if fit == "stretch":
         return image.resize((size, size), Image.Resampling.BILINEAR)
+    if image.size == (size, size):  # somebody cut it before: enlarged, its border would be lost
+        return image
     image = _middle(image)
     shorter = round(size * 256 / 224)
     width, height = (shorter * side // min(image.size) for side in image.size)

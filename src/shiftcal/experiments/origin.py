@@ -1,4 +1,4 @@
-"""The classes of a checkpoint, and data whose classes are matched to them by name."""
+"""What a checkpoint knows of data: its classes, matched by name, and whether it was trained on the same split."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ def matched(config: Config, dataset: Dataset, checkpoint: Path) -> Dataset:
         expected = "a tree of class folders, where the data has other classes or another order than the checkpoint"
         raise wrong("evaluation.corrupted", expected, f"{own.corrupted}, whose labels.npy has indices alone")
     return match_classes(dataset, known)
+
+
+def held_out_the_same(checkpoint: Path, config: Config) -> bool:
+    """Tell whether a checkpoint is a run that had the same data, split by the same seed, and so is what it is from."""
+    if not (checkpoint / RECORD).is_file():
+        return False
+    theirs, mine = read_record(checkpoint / RECORD).config, config.to_dict()["data"]
+    if any(theirs["data"].get(key) != mine.get(key) for key in ("name", "root", "seed", "holdout")):
+        return False
+    earlier = theirs.get("finetuned_from")
+    return earlier is None or held_out_the_same(Path(earlier), config)

@@ -115,3 +115,27 @@ def test_labels_that_are_indices_alone_are_refused_where_the_order_differs(place
     words = [f"evaluation.corrupted={place / 'corrupted'}", "evaluation.corruptions=['fog']"]
     with pytest.raises(ValueError, match=r"`evaluation.corrupted` should be a tree .*whose labels.npy has indices"):
         reevaluate(place / "run", overrides=words, progress=False)
+
+
+SEEN = "images were cut out of the training images, and the checkpoint may have been trained on them"
+
+
+def test_finetune_warns_of_images_that_a_foreign_checkpoint_may_have_seen(place: Path) -> None:
+    shutil.rmtree(place / "data" / "val")
+    with pytest.warns(UserWarning, match=f"The validation {SEEN}"):
+        complete(finetuning(place / "data", place / "run" / "model.safetensors"), place / "one", progress=False)
+    with pytest.warns(UserWarning, match=f"The validation {SEEN}"):  # a run, but one that had another folder
+        complete(finetuning(place / "data", place / "run"), place / "two", progress=False)
+    with pytest.warns(UserWarning, match=f"The validation and test {SEEN}"):
+        complete(finetuning(place / "data" / "train", place / "run"), place / "three", progress=False)
+    point_to(place)  # a run that held out the same images: no warning, which would be an error
+    complete(finetuning(place / "data", place / "run"), place / "four", progress=False)
+    with pytest.warns(UserWarning, match=f"The validation {SEEN}"):  # fine-tuned from a foreign one
+        complete(finetuning(place / "data", place / "one"), place / "five", progress=False)
+
+
+def test_finetune_tells_what_its_images_become(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    complete(finetuning(place / "data", place / "run" / "model.safetensors"), place / "tuned")
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("fgr  files become 16 × 16 (data.fit=crop); input 16 × 16, mean (0.485, 0.456, 0.406), ")
+    assert first.endswith("std (0.229, 0.224, 0.225)")
