@@ -74,6 +74,19 @@ def write_class_folders(root: Path, classes: int, count: int, size: tuple[int, i
             Image.fromarray(array).save(root / f"kind{k}" / f"{i}.jpg")
 
 
+COLOURS = {"blue": (40, 60, 200), "green": (60, 190, 70), "red": (200, 50, 60)}
+
+
+def write_coloured_folders(root: Path, count: int, size: tuple[int, int] = (16, 16), seed: int = 0) -> None:
+    """Write class folders that a small network learns within two epochs: the class is the colour."""
+    rng = np.random.default_rng(seed)
+    for name, colour in COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            array = np.clip(rng.normal(colour, 40, (*size[::-1], 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(array).save(root / name / f"{i}.png")
+
+
 def write_tiny_imagenet(folder: Path, per_class: int = 9) -> Path:
     rng, root = np.random.default_rng(0), folder / "tiny-imagenet-200"
     lines = []

@@ -7,7 +7,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from shiftcal.models import build, classifier_of, load_weights, read_weights
+from shiftcal.experiments import checkpoint
+from shiftcal.models import build, class_names, classifier_of, load_weights, read_weights
 
 
 def state(seed: int = 1, classes: int = 8) -> dict[str, torch.Tensor]:
@@ -126,3 +127,28 @@ def test_a_classifier_for_other_classes_is_left_out_where_training_starts(tmp_pa
         build("small", 5, weights=str(tmp_path / "cut.pt"))
     with pytest.raises(ValueError, match=r"`train.weights` should be a file for small, whose weights are publ"):
         build("small", 5, weights="pretrained")
+
+
+def test_class_names_come_back_in_order(tmp_path: Path) -> None:
+    names = ("zebra", "ant, red", 'an "owl"', "größer")
+    checkpoint.save_weights(tmp_path / "w.safetensors", build("small", 4), names)
+    assert class_names(tmp_path / "w.safetensors") == names
+    load_weights(tmp_path / "w.safetensors", build("small", 4))
+
+
+@pytest.mark.parametrize("metadata", [None, {"a": "b"}, {"classes": "10"}, {"classes": "[1, 2]"}, {"classes": "["}])
+def test_a_file_without_class_names_tells_none(metadata: dict[str, str] | None, tmp_path: Path) -> None:
+    safetensors.torch.save_file(state(), tmp_path / "w.safetensors", metadata)
+    assert class_names(tmp_path / "w.safetensors") is None
+
+
+def test_class_names_of_other_files_are_none_and_nothing_is_executed(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "w.pt")
+    assert class_names(tmp_path / "w.pt") is None
+    torch.save({"model": Evil()}, tmp_path / "evil.pt")
+    assert class_names(tmp_path / "evil.pt") is None
+    assert not Path("/tmp/shiftcal-was-there").exists()
+    (tmp_path / "cut.safetensors").write_bytes(b"\xff\0\0\0\0\0\0\0{")
+    assert class_names(tmp_path / "cut.safetensors") is None
+    with pytest.raises(ValueError, match="`weights` should be a file"):
+        class_names(tmp_path / "missing")

@@ -259,7 +259,9 @@ def test_two_classes_bring_no_word_about_chance(tmp_path: Path) -> None:
     made = load_config(
         "demo", ["method=fgr", *words, f"finetuned_from={tmp_path / 'w.pt'}", "evaluation.corruptions=[]"]
     )
-    complete(made, tmp_path / "out", progress=False)
+    with pytest.warns(UserWarning, match="cut out of the training images") as told:
+        complete(made, tmp_path / "out", progress=False)
+    assert len(told) == 1
 
 
 TWO_STAGES = ["method=fgr-released", "finetune.views=0", "finetune.filtered_views=0", "finetune.batch_statistics=true"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from shiftcal._errors import unknown, wrong
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.epoch import Batch, MixedEpoch
+from shiftcal.data.files.images import Crop
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.sources.cifar import cifar10, cifar100
 from shiftcal.data.sources.folders import domains, folder
@@ -78,6 +79,7 @@ __all__ = [
     "BY_PATH",
     "DATASETS",
     "Batch",
+    "Crop",
     "Dataset",
     "FeatureSplit",
     "FileSplit",

@@ -24,6 +24,8 @@ class Dataset:
         shifts: Shifted test sets by name and severity, mildest first; corruptions that work on any image are not
             listed here.
         other_tests: Further test sets, which are reported but are no part of the mean over the shifts.
+        cut_from_train: Which of "validation" and "test" were cut out of what the source has for training: a model
+            that somebody else trained may have seen them.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Dataset:
     test: ImageSplit
     shifts: Mapping[str, tuple[ImageSplit, ...]] = field(default_factory=dict)
     other_tests: Mapping[str, ImageSplit] = field(default_factory=dict)
+    cut_from_train: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for split in (self.train, self.validation, self.test):

@@ -10,7 +10,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from shiftcal._errors import CheckpointError, reason_of
 from shiftcal._io import read_json, sha256_of, to_json, write_atomically
 from shiftcal.models import load_weights
+from shiftcal.models.weights import class_metadata
 from shiftcal.records import WEIGHTS
 
 T = TypeVar("T")
@@ -34,13 +35,14 @@ PATIENCE = 600.0  # seconds that the end of a run waits for room
 _WAIT = 5.0
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a model's weights as safetensors; those that two layers share are written for each."""
-    write_atomically(path, _weights(model.state_dict()))
+def save_weights(path: Path, model: nn.Module, classes: Sequence[str] = ()) -> None:
+    """Write a model's weights as safetensors, with the names of its classes; shared ones are written for each layer."""
+    write_atomically(path, _weights(model.state_dict(), class_metadata(classes) if classes else None))
 
 
-def _weights(tensors: dict[str, Tensor]) -> bytes:
-    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+def _weights(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    copied = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return safetensors.torch.save(copied, metadata)
 
 
 def name_of(epochs: int, steps: int = 0) -> str:

@@ -18,6 +18,7 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config, config_of_run, from_dict, stored_config
 from shiftcal.experiments.environment import environment, resolve_device
+from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
 from shiftcal.records import (
     CONFIG,
@@ -104,8 +105,7 @@ def reevaluate(
     check_config_of(out, stored, record)
     config = _changed_config(out, root, overrides)
     check_config(config)
-    dataset = load_dataset(config)
-    _check_classes(dataset, record)
+    dataset = matched(config, load_dataset(config), out)
     check_data(config, dataset)
     _check_grid(shift_grid(config), dataset, record, config)
     model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
@@ -141,12 +141,6 @@ def _changed_config(out: Path, root: Path | None, overrides: Sequence[str]) -> C
         said = "a folder that exists" if root else f"as {out} had it (--data FOLDER says where it is now)"
         raise wrong("data.root", said, config.data.root)
     return config
-
-
-def _check_classes(dataset: Dataset, record: RunRecord) -> None:
-    if record.data is not None and record.data.classes and record.data.classes != tuple(dataset.classes):
-        expected = f"the {len(record.data.classes)} classes that the run was trained on, in their order"
-        raise wrong("data", expected, f"{len(dataset.classes)}: {', '.join(dataset.classes[:5])}, …")
 
 
 def _check_grid(grid: ShiftGrid, dataset: Dataset, record: RunRecord, config: Config) -> None:

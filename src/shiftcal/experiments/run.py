@@ -27,6 +27,7 @@ from shiftcal.experiments.checks import check_config, check_data, check_training
 from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import finished
+from shiftcal.experiments.origin import held_out_the_same, matched
 from shiftcal.experiments.saving import check_resumable, saving
 from shiftcal.experiments.setup import (
     evaluate_with,
@@ -37,13 +38,14 @@ from shiftcal.experiments.setup import (
     stage_of,
     validation,
 )
-from shiftcal.experiments.summary import summary
+from shiftcal.experiments.summary import preprocessing_in_words, summary
 from shiftcal.records import CONFIG, RECORD, SCHEMA, WEIGHTS, Evaluation, RunRecord, write_record
 from shiftcal.training.finetune import finetune
 from shiftcal.training.loop import fit
 from shiftcal.training.state import TrainState
 from shiftcal.training.task import Task
 
+_REMEDY = "A folder with val/ and test/ of its own, which the checkpoint has not seen, is safe."
 _PATIENCE = 30  # seconds for which a slow network file system may lag behind
 
 
@@ -107,6 +109,8 @@ def complete(
                 say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
             return kept
     dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
+    if config.finetuned_from:
+        dataset = matched(config, dataset, Path(config.finetuned_from))
     check_data(config, dataset)
     with ExitStack() as held:
         return _Completion(config, dataset, out, resume, progress, held).record()
@@ -139,7 +143,8 @@ class _Completion:
         trained_at = time.perf_counter()
         if _distributed.rank() == 0:
             directory.claim_again(self.out, self.config.to_dict(), partial(comparable, self.config))
-            self._write(WEIGHTS, partial(checkpoint.save_weights, self.out / WEIGHTS, trained.model))
+            save = partial(checkpoint.save_weights, self.out / WEIGHTS, trained.model, self.dataset.classes)
+            self._write(WEIGHTS, save)
         evaluation = self._evaluated(trained, trained.model, trained.epoch)
         also = {name: self._other_weights(trained, name) for name in self.config.evaluation.also}
         seconds = {
@@ -220,6 +225,10 @@ class _Completion:
         preprocess = preprocessing_of(config, dataset, network)
         self._claim()
         check_resumable(config, directory.checkpoints_in(self.out))
+        if _distributed.rank() == 0:
+            if self.progress:
+                say(f"{config.method}  {preprocessing_in_words(config, dataset, preprocess)}")
+            _warn_of_seen(config, dataset)
         before = evaluate_with(config, network, dataset, preprocess, progress=self.progress)
         _warn_of_chance(before.validation.accuracy, len(dataset.classes))
         with ExitStack() as stack:
@@ -259,6 +268,18 @@ def _warn_of_chance(accuracy: float, classes: int) -> None:
             "have other classes, another order of them, or another normalisation (train.mean, train.std)?",
             stacklevel=2,
         )
+
+
+def _warn_of_seen(config: Config, dataset: Dataset) -> None:
+    """Warn that a checkpoint may have been trained on what is held out here, unless its run held out the same."""
+    if not dataset.cut_from_train or held_out_the_same(Path(config.finetuned_from or ""), config):
+        return
+    parts = " and ".join(dataset.cut_from_train)
+    warnings.warn(
+        f"The {parts} images were cut out of the training images, and the checkpoint may have been trained on them: "
+        f"what is measured on them, and temperatures fitted on them, may be too good. {_REMEDY}",
+        stacklevel=2,
+    )
 
 
 def _check_shared(out: Path) -> None:

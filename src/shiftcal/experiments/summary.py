@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shiftcal import _distributed
+from shiftcal import _distributed, data
 from shiftcal._machine import cores
 from shiftcal.data.dataset import Dataset
+from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.environment import describe_device
@@ -21,15 +22,29 @@ def summary(config: Config, dataset: Dataset, setup: Setup) -> Iterator[str]:
     yield f"{config.method}  {dataset.name}: {counts} images of {len(dataset.classes)} classes, {kind}"
     parameters = sum(p.numel() for p in setup.state.model.parameters())
     yield (
-        f"{config.method}  {config.train.model}: {parameters / 1e6:.1f} M parameters, input {_input(setup, dataset)}, "
+        f"{config.method}  {config.train.model}: {parameters / 1e6:.1f} M parameters, "
+        f"input {_input(setup.preprocess, dataset)}, "
         f"{_device(setup)}; {config.train.epochs} epochs of {setup.task.steps_per_epoch:,} steps"
     )
 
 
-def _input(setup: Setup, dataset: Dataset) -> str:
-    height, width = (setup.preprocess.input_size,) * 2 if setup.preprocess.input_size else dataset.train.shape[1:]
-    mean = ", ".join(f"{value:.3f}" for value in setup.preprocess.mean)
-    return f"{height} × {width}, mean ({mean})"
+def preprocessing_in_words(config: Config, dataset: Dataset, preprocess: Preprocessing) -> str:
+    """Tell how files become the input of a network: size, fit, mean and deviation."""
+    taken = data.options_of(config.data.name)
+    size, fit = (
+        getattr(config.data, name) or (taken[name].default if name in taken else None) for name in ("size", "fit")
+    )
+    stored = f"files become {size} × {size} (data.fit={fit})" if size and fit else "images as they are stored"
+    return f"{stored}; input {_input(preprocess, dataset)}, std ({_listed(preprocess.std)})"
+
+
+def _input(preprocess: Preprocessing, dataset: Dataset) -> str:
+    height, width = (preprocess.input_size,) * 2 if preprocess.input_size else dataset.train.shape[1:]
+    return f"{height} × {width}, mean ({_listed(preprocess.mean)})"
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
 
 
 def _device(setup: Setup) -> str:

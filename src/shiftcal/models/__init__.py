@@ -15,7 +15,7 @@ from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
 from shiftcal.models.resnet import resnet18, resnet50, resnet50_pool2, resnet110
 from shiftcal.models.small import SmallNet
-from shiftcal.models.weights import load_weights, read_weights
+from shiftcal.models.weights import class_names, load_weights, read_weights
 from shiftcal.models.wide_resnet import wrn26_10
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
@@ -94,6 +94,7 @@ __all__ = [
     "MODELS",
     "PRETRAINED",
     "build",
+    "class_names",
     "classifier_of",
     "expected_input",
     "find",

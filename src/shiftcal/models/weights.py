@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from shiftcal._errors import wrong
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
 _PREFIXES = ("_orig_mod.", "module.", "model.")  # what compilation, data parallelism and Lightning put before names
 _SHOWN = 3
+CLASSES = "classes"  # key of the class names among the metadata of a safetensors file
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -34,6 +37,27 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             kind = "meta" if tensor.is_meta else "quantised" if tensor.is_quantized else "sparse"
             raise wrong("weights", "dense tensors", f"{path}, where {name} is {kind}")
     return dict(content)
+
+
+def class_names(path: Path) -> tuple[str, ...] | None:
+    """Read the names of the classes, in order, that a safetensors file may tell; None where it does not."""
+    if not path.is_file():
+        raise wrong("weights", "a file", str(path))
+    if not _is_safetensors(_start_of(path)):
+        return None
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            names = json.loads((file.metadata() or {}).get(CLASSES, "null"))
+    except (OSError, safetensors.SafetensorError, json.JSONDecodeError, RecursionError):
+        return None  # somebody else's key, or a damaged file: reading the tensors tells
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(names)
+
+
+def class_metadata(classes: Sequence[str]) -> dict[str, str]:
+    """Write the names of classes as the metadata of a safetensors file, see `class_names`."""
+    return {CLASSES: json.dumps(list(classes))}
 
 
 def without_wrapper(tensors: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
@@ -78,15 +102,23 @@ def mismatches(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list
 
 
 def _read(path: Path) -> Any:
-    with path.open("rb") as file:
-        start = file.read(16)
+    start = _start_of(path)
     try:
-        if start[8:9] == b"{":  # safetensors: the length of a JSON header, then the header
+        if _is_safetensors(start):
             return safetensors.torch.load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # both raise several types for a damaged file
         expected = "a readable safetensors file, or tensors alone saved by torch"
         raise wrong("weights", expected, f"{path}, {_damage(start, error)}") from None
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(16)
+
+
+def _is_safetensors(start: bytes) -> bool:
+    return start[8:9] == b"{"  # the length of a JSON header, then the header
 
 
 def _damage(start: bytes, error: Exception) -> str:

@@ -240,6 +240,13 @@ def test_fits(tmp_path: Path) -> None:
     assert stretched[:, :, 0].max() == 0
 
 
+@pytest.mark.parametrize("fit", ["crop", "stretch"])
+def test_an_image_that_has_the_size_stays_as_it_is(fit: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    Image.fromarray(array).save(tmp_path / "a.png")
+    assert np.array_equal(read_image(tmp_path / "a.png", 24, fit).permute(1, 2, 0).numpy(), array)
+
+
 def test_a_recipe_names_data_on_disk(cifar: Cifar, tmp_path: Path) -> None:
     name = "cifar100" if cifar.fine else "cifar10"
     words = [f"data.name={name}", f"data.root={cifar.folder}", "train.epochs=1", "method=ce"]

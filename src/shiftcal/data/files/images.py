@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, UInt8
 from torch import Tensor
 
-from shiftcal._errors import DataError, ImageError, reason_of
+from shiftcal._errors import DataError, ImageError, check_count, reason_of, unknown, wrong
 from shiftcal._progress import Progress
 
 if TYPE_CHECKING:
@@ -71,15 +71,48 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     return Tree(root, classes, tuple(files), tuple(targets))
 
 
-Fit = Literal["crop", "stretch"]
+Interpolation = Literal["bilinear", "bicubic", "nearest", "lanczos"]
+_INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos")
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Make the shorter side `resize` pixels and cut out the middle, as torchvision's Resize and CenterCrop do.
+
+    For models that were evaluated so, and not with the 256/224 of "crop".
+    """
+
+    resize: int
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        check_count("resize", self.resize)
+        if self.interpolation not in _INTERPOLATIONS:
+            raise unknown("interpolation", self.interpolation, _INTERPOLATIONS)
+
+
+Fit = Literal["crop", "stretch"] | Crop
+
+
+def check_fit(size: int | None, fit: Fit) -> None:
+    """Raise unless images can be made square in this way."""
+    if isinstance(fit, Crop):
+        if size is None:
+            raise wrong("size", f"given with fit = {fit}", None)
+        if fit.resize < size:
+            raise wrong("fit", f"one that resizes to at least the size, {size}", fit)
+    elif fit not in ("crop", "stretch"):
+        raise wrong("fit", "'crop', 'stretch' or a `Crop`", repr(fit))
 
 
 def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[Tensor, "3 height width"]:
     """Read one image as 8-bit RGB: of an animation the first frame, of 16 bits the high ones, without transparency.
 
     With `size` it becomes a square: "crop" makes the shorter side 256/224 of the size and cuts out the middle, as
-    ImageNet's evaluation does; "stretch" resizes both sides.
+    ImageNet's evaluation does, but leaves an image alone that has this size already; "stretch" resizes both sides; a
+    `Crop` tells how to resize before the middle is cut out.
     """
+    check_fit(size, fit)
     with _opened(path) as file:
         if size is not None and max(file.size) > _THINNEST * min(file.size):
             width, height = file.size
@@ -127,13 +160,20 @@ def _to_rgb(image: Any) -> Any:
 def _resized(image: Any, size: int, fit: Fit) -> Any:
     from PIL import Image
 
+    if isinstance(fit, Crop):
+        return _cropped(image, size, fit.resize, Image.Resampling[fit.interpolation.upper()])
     if fit == "stretch":
         return image.resize((size, size), Image.Resampling.BILINEAR)
-    image = _middle(image)
-    shorter = round(size * 256 / 224)
+    if image.size == (size, size):  # somebody cut it before: enlarged, its border would be lost
+        return image
+    return _cropped(_middle(image), size, round(size * 256 / 224), Image.Resampling.BILINEAR)
+
+
+def _cropped(image: Any, size: int, shorter: int, interpolation: Any) -> Any:
+    """Resize so that the shorter side has `shorter` pixels, and cut out the middle, with torchvision's rounding."""
     width, height = (shorter * side // min(image.size) for side in image.size)
-    left, top = round((width - size) / 2), round((height - size) / 2)  # torchvision's rounding
-    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.resize((width, height), interpolation).crop((left, top, left + size, top + size))
 
 
 def _middle(image: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from shiftcal._errors import unknown, wrong
-from shiftcal.data.files.images import Fit, image_size, read_images
+from shiftcal.data.files.images import Fit, check_fit, image_size, read_images
 from shiftcal.data.split import FileSplit, ImageSplit, MemorySplit
 
 Loader = Literal["auto", "memory", "stream"]
@@ -34,6 +34,7 @@ def read_split(
     """
     if loader not in ("auto", "memory", "stream"):
         raise unknown("data.loader", loader, ("auto", "memory", "stream"))
+    check_fit(size, fit)
     if not files:
         raise wrong("images", "at least one", "none")
     if loader == "stream" or (loader == "auto" and not fits_memory(files, size)):

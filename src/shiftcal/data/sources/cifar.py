@@ -85,6 +85,7 @@ def _load(form: Form, root: Path, seed: int, progress: bool) -> Dataset:
         train=train.take(~held),
         validation=train.take(held),
         test=test,
+        cut_from_train=("validation",),
     )
 
 

@@ -56,7 +56,7 @@ def folder(
     parts = {part: next((root / n for n in names if (root / n).is_dir()), None) for part, names in _NAMES.items()}
     if parts["train"] is None:
         tree = with_images(find_images(root))
-        return _dataset("folder", tree.classes, *_eighty_ten_ten(read(tree), seed))
+        return _dataset("folder", tree.classes, *_eighty_ten_ten(read(tree), seed), cut=("validation", "test"))
     if parts["test"] is None:
         found = ", ".join(sorted(p.name for p in root.iterdir())[:8])
         raise wrong("data.root", "a folder with train/ and test/, or one tree of class folders", f"{root}: {found}")
@@ -64,11 +64,9 @@ def folder(
     train = read(tree)
     test = read(_same_classes(parts["test"], tree))
     if parts["validation"] is not None:
-        validation = read(_same_classes(parts["validation"], tree))
-    else:
-        held = hold_out(train.targets, share=0.1, seed=seed)
-        train, validation = train.take(~held), train.take(held)
-    return _dataset("folder", tree.classes, train, validation, test)
+        return _dataset("folder", tree.classes, train, read(_same_classes(parts["validation"], tree)), test)
+    held = hold_out(train.targets, share=0.1, seed=seed)
+    return _dataset("folder", tree.classes, train.take(~held), train.take(held), test, cut=("validation",))
 
 
 def domains(
@@ -106,7 +104,7 @@ def domains(
     thirds = [_eighty_ten_ten(read(tree), seed) for tree in sources]
     train, validation, test = (join([parts[k] for parts in thirds]) for k in range(3))
     shifted = _Reading(size, fit, asked, progress)(trees[holdout])
-    return _dataset(name, classes, train, validation, test, shifts={holdout: (shifted,)})
+    return _dataset(name, classes, train, validation, test, {holdout: (shifted,)}, ("validation", "test"))
 
 
 def with_images(tree: Tree) -> Tree:
@@ -145,8 +143,9 @@ def _dataset(
     validation: ImageSplit,
     test: ImageSplit,
     shifts: dict[str, tuple[ImageSplit, ...]] | None = None,
+    cut: tuple[str, ...] = (),
 ) -> Dataset:
     for part, split in (("training", train), ("validation", validation), ("test", test)):
         if len(split) == 0:
             raise wrong("data.root", f"one with enough images for a {part} set", "too few in every class")
-    return Dataset(name, classes, IMAGENET, train, validation, test, shifts or {})
+    return Dataset(name, classes, IMAGENET, train, validation, test, shifts or {}, cut_from_train=cut)

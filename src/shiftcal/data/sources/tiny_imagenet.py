@@ -32,6 +32,7 @@ def tiny_imagenet(
         train=whole.take(~held),
         validation=whole.take(held),
         test=read_split(files, labels, loader=loader, title="val", progress=progress),
+        cut_from_train=("validation",),
     )
 
 
