@@ -49,7 +49,7 @@ def predict(
     Of several ranks each goes through its share of the images, and all get the result. Logits that are not finite are
     a FloatingPointError: the model diverged, or its weights are damaged.
     """
-    device = next(model.parameters()).device
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))  # an ONNX model has none
     modes = [(module, module.training) for module in model.modules()]  # some may be frozen in evaluation mode
     model.eval()
     found: list[tuple[int, Tensor, Tensor]] = []

@@ -25,7 +25,8 @@ class Journal:
     """
 
     def __init__(self, path: Path | None = None, about: Mapping[str, Any] | None = None) -> None:
-        self.path, self._about = path, json.dumps(about or {}, sort_keys=True)
+        self.path, self.about = path, dict(about or {})
+        self._about = json.dumps(self.about, sort_keys=True)
         self._cells: dict[tuple[str | None, int | None], tuple[AuditCell, Tensor]] = {}
         if path is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -187,7 +188,12 @@ class _Completion:
             **environment(),
             "device": describe_device(trained.state.device) | {"processes": _distributed.world_size()},
             "engine": trained.state.engine | {"loader": loader},
-            "data": {"name": dataset.name, "classes": dataset.classes, "counts": counts},
+            "data": {
+                "name": dataset.name,
+                "classes": dataset.classes,
+                "counts": counts,
+                "preprocessing": dataclasses.asdict(trained.preprocess),
+            },
             "weights": {"kept": config.row.weights, "epoch": trained.epoch, "sha256": self._digest()},
         }
 

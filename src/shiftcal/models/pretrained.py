@@ -39,10 +39,10 @@ def check_timm(name: str) -> None:
         raise ValueError(f"{wrong('model', 'a model that timm has', repr(name))}{hint}")
 
 
-def build_timm(name: str, num_classes: int, weights: str | None) -> nn.Module:
+def build_timm(name: str, num_classes: int | None, weights: str | None) -> nn.Module:
     """Build a model of timm's from published weights, from a file, or fresh.
 
-    A classifier of another number of classes is replaced by a fresh one.
+    A classifier of another number of classes is replaced by a fresh one; None keeps that of the weights.
 
     Args:
         name: Its name here or, after `timm/`, there.
@@ -52,9 +52,9 @@ def build_timm(name: str, num_classes: int, weights: str | None) -> nn.Module:
     check_timm(name)
     timm, full = _timm(), timm_name(name)
     if weights is None:
-        return _module(timm.create_model(full, num_classes=num_classes))
+        return _module(timm.create_model(full, **({} if num_classes is None else {"num_classes": num_classes})))
     model = _downloaded(timm, name, full) if weights == DOWNLOAD else _from_file(timm, full, Path(weights))
-    if model.num_classes != num_classes:
+    if num_classes is not None and model.num_classes != num_classes:
         model.reset_classifier(num_classes)
     return _module(model)
 

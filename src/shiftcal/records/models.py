@@ -191,11 +191,12 @@ class Kept(Model):
 
 
 class DataSeen(Model):
-    """The data of a run: its name, its classes in order, and how many images each part has."""
+    """The data of a run: its name, its classes in order, how many images each part has, and how they become inputs."""
 
     name: str
     classes: tuple[str, ...] = ()
     counts: dict[str, int] = {}
+    preprocessing: dict[str, Any] = {}
 
 
 class Environment(Model):

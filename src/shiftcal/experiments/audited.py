@@ -1,0 +1,371 @@
+"""`shiftcal audit`: from what a user names to a model, images and a record."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from shiftcal import _distributed, data
+from shiftcal._errors import DataError, RunDirectoryError, wrong
+from shiftcal._io import read_json, sha256_of, write_json
+from shiftcal._progress import say
+from shiftcal.auditing.audit import Images, audit, audit_predictions
+from shiftcal.auditing.journal import Journal
+from shiftcal.auditing.predictors import Outputs, Predictor, tensor_of
+from shiftcal.auditing.tables import read_predictions
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.files.images import Crop, Fit, find_images
+from shiftcal.data.files.read import read_split
+from shiftcal.data.match import indices_of, with_targets
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import ImageSplit
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.environment import describe_device, environment, resolve_device
+from shiftcal.experiments.opened import Opened, open_model
+from shiftcal.experiments.recipes import recipe_names
+from shiftcal.experiments.setup import load_dataset
+from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
+
+JOURNAL, ABOUT = "cells.jsonl", "about.json"
+_PARTS = {"validation": ("val", "validation", "valid"), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks to be audited, and how; see `shiftcal audit --help`."""
+
+    model: str
+    data: str | None = None
+    network: str | None = None
+    weights: str | None = None
+    validation: Path | None = None
+    shifts: Mapping[str, Path] = field(default_factory=dict)
+    outputs: Outputs | None = None
+    classes: Path | None = None
+    size: int | None = None
+    resize: int | None = None
+    interpolation: str | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    corruptions: tuple[str, ...] = ("all",)
+    constants: str | None = None
+    frost: str | None = None
+    bins: int = 15
+    batch_size: int = 500
+    device: str = "auto"
+    trust: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model and images that fit together."""
+
+    predictor: Predictor
+    images: Images
+    preprocess: Preprocessing
+    seen: ModelSeen
+    shown: dict[str, Any]
+    constants: str
+    notes: tuple[str, ...] = ()
+
+
+def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRecord:
+    """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read."""
+    ready = prepare(wanted, progress=progress)
+    about = _about(wanted, ready)
+    if (kept := _finished(out, about)) is not None:
+        return kept
+    if progress and _distributed.rank() == 0:
+        for line in _lines(ready):
+            say(line)
+    out.mkdir(parents=True, exist_ok=True)
+    journal = Journal(out / JOURNAL, about)
+    if len(journal) and progress and _distributed.rank() == 0:
+        say(f"{len(journal)} test sets were measured before the interruption and are kept.")
+    started, clock = datetime.now(UTC), time.perf_counter()
+    record = audit(
+        ready.predictor,
+        ready.images,
+        preprocess=ready.preprocess,
+        corruptions=wanted.corruptions,
+        constants=ready.constants,
+        frost=wanted.frost,
+        bins=wanted.bins,
+        batch_size=wanted.batch_size,
+        journal=journal,
+        about={
+            **environment(),
+            "started": started.isoformat(timespec="seconds"),
+            "device": describe_device(resolve_device(wanted.device)) | {"processes": _distributed.world_size()},
+            "model": ready.seen,
+            "data": AuditedData(
+                name=ready.images.name,
+                classes=ready.images.classes,
+                counts=ready.images.counts,
+                preprocessing=ready.shown,
+            ),
+            "warnings": ready.notes,
+        },
+        progress=progress,
+    )
+    record = record.model_copy(update={"seconds": {"audit": time.perf_counter() - clock}})
+    _write(out, record, journal)
+    return record
+
+
+def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: Path | None = None) -> AuditRecord:
+    """Audit predictions from files in a directory of its own."""
+    about = {"files": [sha256_of(file) if file.is_file() else str(file) for file in files], "bins": bins}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sets = read_predictions(files)
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if (kept := _finished(out, about)) is not None:
+        return kept
+    names = _names(classes) if classes is not None else ()
+    if names and len(names) != sets.clean.logits.shape[1]:
+        raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
+    out.mkdir(parents=True, exist_ok=True)
+    journal = Journal(out / JOURNAL, about)
+    record = audit_predictions(
+        sets,
+        name=", ".join(file.name for file in files),
+        classes=names,
+        bins=bins,
+        journal=journal,
+        about={
+            **environment(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "warnings": tuple(str(warning.message) for warning in caught),
+        },
+    )
+    _write(out, record, journal)
+    return record
+
+
+def _finished(out: Path, about: Mapping[str, Any]) -> AuditRecord | None:
+    """Return the record of the same audit, if it was finished; a directory of something else is an error."""
+    if not (out / AUDIT).is_file():
+        return None
+    record = read_audit(out)
+    if (out / ABOUT).is_file() and read_json(out / ABOUT) == about:
+        say(f"This audit was finished earlier ({out}; remove it to make it again).")
+        return record
+    raise RunDirectoryError("out", "a new directory, or that of the same audit", f"{out}, which has another {AUDIT}")
+
+
+def _write(out: Path, record: AuditRecord, journal: Journal) -> None:
+    if _distributed.rank() == 0:
+        write_json(out / ABOUT, journal.about)
+        write_audit(out / AUDIT, record)
+        journal.remove()
+    if _distributed.is_distributed():
+        _distributed.barrier()
+
+
+def _about(wanted: Wanted, ready: Ready) -> dict[str, Any]:
+    """Tell one audit from another: by the model's file, the images and how they are measured."""
+    tree = {
+        "model": ready.seen.model_dump(mode="json"),
+        "data": [ready.images.name, list(ready.images.classes), ready.images.counts],
+        "preprocessing": ready.shown,
+        "grid": [list(wanted.corruptions), ready.constants, wanted.frost, wanted.bins],
+    }
+    return json.loads(json.dumps(tree, default=str))  # type: ignore[no-any-return]
+
+
+def _lines(ready: Ready) -> list[str]:
+    counts = ", ".join(f"{name} {count}" for name, count in ready.images.counts.items())
+    shown = ", ".join(f"{key} {value}" for key, value in ready.shown.items())
+    return [
+        f"audit  {ready.seen.kind} {ready.seen.name}, {len(ready.images.classes)} classes",
+        f"audit  {ready.images.name}: {counts} images",
+        f"audit  preprocessing: {shown}",
+        *(f"audit  {note}" for note in ready.notes),
+    ]
+
+
+def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
+    """Open the model, read the images, and fit them together: classes by name, and one preprocessing for all."""
+    names = _names(wanted.classes) if wanted.classes is not None else None
+    opened = open_model(
+        wanted.model,
+        network=wanted.network,
+        weights=wanted.weights,
+        trust=wanted.trust,
+        classes=len(names) if names else None,
+    )
+    names = names or opened.classes
+    dataset, root = _source(wanted, opened)
+    known = _preprocessing(wanted, opened, dataset)
+    images = _images(wanted, dataset, root, known, progress=progress)
+    device = resolve_device(wanted.device)
+    preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
+    predictor, notes, restricted = _fitted(opened.model.to(device).eval(), wanted, opened, images, preprocess, names)
+    seen = ModelSeen(
+        name=opened.name,
+        kind=opened.kind,
+        sha256=opened.sha256,
+        outputs=predictor.outputs,
+        restricted=restricted,
+    )
+    constants = wanted.constants or _nearest_constants(images.test.shape[-1])
+    foreign = opened.data is None and dataset is not None and "validation" in dataset.cut_from_train
+    if foreign:
+        notes.append("validation images are cut from the training images, which the model may have seen")
+    return Ready(predictor, images, preprocess, seen, _shown(known), constants, tuple(notes))
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """Read class names, one a line, in the order of a model's outputs."""
+    if not path.is_file():
+        raise wrong("classes", "a file with a name on each line", str(path))
+    names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise DataError("classes", "two or more different names, one on each line", f"{path} with {len(names)}")
+    return names
+
+
+def _source(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | None]:
+    """Find the data: a data set by name, that of a recipe or of the run, or a folder."""
+    if wanted.data is None:
+        if opened.data is None:
+            raise wrong("data", "given: --data FOLDER, a prepared data set or a recipe", "nothing")
+        return opened.data(), None
+    if Path(wanted.data).is_dir():
+        return None, Path(wanted.data)
+    if wanted.data in data.DATASETS and wanted.data not in data.BY_PATH:
+        return data.load(wanted.data), None
+    if wanted.data in recipe_names() or wanted.data.endswith(".toml"):
+        return load_dataset(load_config(wanted.data)), None
+    expected = f"a folder, one of {', '.join(name for name in data.DATASETS if name not in data.BY_PATH)}, or a recipe"
+    raise wrong("data", expected, wanted.data)
+
+
+def _preprocessing(wanted: Wanted, opened: Opened, dataset: Dataset | None) -> dict[str, Any]:
+    """Decide how images become the model's input: what the user says first, then the model, then the data set."""
+    asked = {
+        "mean": wanted.mean,
+        "std": wanted.std,
+        "size": wanted.size,
+        "resize": wanted.resize,
+        "interpolation": wanted.interpolation,
+    }
+    known = dict(opened.known)
+    if dataset is not None:
+        own = {"mean": dataset.preprocess.mean, "std": dataset.preprocess.std}
+        known = own | known
+    known |= {key: value for key, value in asked.items() if value not in (None, ())}
+    missing = [f"--{key}" for key in ("mean", "std") if key not in known]
+    if missing:
+        expected = f"given ({' and '.join(missing)}): a wrong normalisation moves the result silently"
+        raise wrong("preprocessing", expected, "a model that does not tell (ImageNet's: --mean 0.485,0.456,0.406)")
+    for key in ("mean", "std"):
+        known[key] = tuple(float(value) for value in known[key])
+        if len(known[key]) != 3:
+            raise wrong(key, "three numbers, one for each channel", known[key])
+    if dataset is not None and "input_size" not in known and known.get("size"):
+        known["input_size"] = known["size"]  # images in memory are brought to it
+    return known
+
+
+def _shown(known: Mapping[str, Any]) -> dict[str, Any]:
+    order = ("size", "resize", "interpolation", "fit", "input_size", "mean", "std")
+    return {key: list(known[key]) if isinstance(known[key], tuple) else known[key] for key in order if key in known}
+
+
+def _nearest_constants(size: int) -> str:
+    """Name the corruption constants made for images nearest to a size."""
+    return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
+
+
+def _fit(known: Mapping[str, Any]) -> Fit:
+    if known.get("size") and known.get("resize"):
+        return Crop(int(known["resize"]), known.get("interpolation") or "bilinear")
+    fit: Fit = known.get("fit") or "crop"
+    return fit
+
+
+def _images(
+    wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, progress: bool
+) -> Images:
+    """Collect the images."""
+
+    def read(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], ImageSplit]:
+        tree = find_images(folder)
+        split = read_split(
+            tree.files,
+            tree.targets,
+            size=known.get("size"),
+            fit=_fit(known),
+            title=folder.name,
+            progress=progress and _distributed.rank() == 0,
+        )
+        if classes is None or classes == tree.classes:
+            return tree.classes, split
+        return classes, with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
+
+    if dataset is not None:
+        classes, test, name = dataset.classes, dataset.test, dataset.name
+        validation: ImageSplit | None = dataset.validation if dataset.test is not dataset.validation else None
+        shifts: dict[str, Sequence[ImageSplit]] = dict(dataset.shifts)
+    else:
+        assert root is not None  # noqa: S101
+        parts = {p: next((root / n for n in names if (root / n).is_dir()), None) for p, names in _PARTS.items()}
+        name, shifts = root.resolve().name, {}
+        classes, test = read(parts["test"] or root)
+        validation = read(parts["validation"], classes)[1] if parts["test"] and parts["validation"] else None
+    if wanted.validation is not None:
+        validation = read(wanted.validation, classes)[1]
+    for shift, folder in wanted.shifts.items():
+        shifts[shift] = (read(folder, classes)[1],)
+    return Images(name, classes, test, validation, shifts)
+
+
+def _fitted(
+    model: nn.Module,
+    wanted: Wanted,
+    opened: Opened,
+    images: Images,
+    preprocess: Preprocessing,
+    names: tuple[str, ...] | None,
+) -> tuple[Predictor, list[str], str | None]:
+    """Match the model's outputs with the classes of the data, by name where names are known."""
+    outputs = wanted.outputs or opened.outputs or "logits"
+    width = _width(model, images, preprocess)
+    notes: list[str] = []
+    if names is None:
+        if width != len(images.classes):
+            expected = f"of {len(images.classes)} classes, as the data has (--classes FILE names its outputs)"
+            raise DataError("model", expected, f"one with {width} outputs")
+        notes.append("the model does not name its classes: the order of the data's names is taken for theirs")
+        return Predictor(model, outputs), notes, None
+    if len(names) != width:
+        raise DataError("classes", f"{width} names, as the model has outputs", len(names))
+    columns = indices_of(images.classes, names).tolist()
+    if columns == list(range(width)):
+        return Predictor(model, outputs), notes, None
+    restricted = None
+    if len(columns) < width:
+        restricted = f"the softmax is over the {len(columns)} of {width} classes that the data has"
+        notes.append(restricted)
+    return Predictor(model, outputs, columns), notes, restricted
+
+
+def _width(model: nn.Module, images: Images, preprocess: Preprocessing) -> int:
+    """Send one image through the model, and count its outputs."""
+    first = images.test.take(torch.arange(len(images.test), device=images.test.targets.device) < 1)
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    _, part = next(iter(first.to(device).parts(1)))
+    with torch.inference_mode():
+        return tensor_of(model(preprocess(part.images))).shape[1]
