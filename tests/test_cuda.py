@@ -188,6 +188,7 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.Capt
     assert history[-1]["loss"] < history[0]["loss"]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_half_precision_and_compilation_train_too() -> None:
     sizes = ["data.train=1000", "data.validation=100", "data.test=100", "train.epochs=6", "device=cuda"]
     run = train(load_config("demo", ["method=fgr-shared", "engine.compile=on", *sizes]), progress=False)

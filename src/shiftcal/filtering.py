@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, SupportsIndex
 
 import torch
@@ -190,9 +191,16 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
     """Scale the standard tables to a quality by the IJG rule, in integers; rows Y, Cb, Cr."""
-    standard = torch.tensor([_LUMINANCE, _CHROMINANCE, _CHROMINANCE], device=quality.device).flatten(1)
+    standard = (_standard if torch.compiler.is_compiling() else _kept_standard)(quality.device)
     scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
     return ((standard * scale[:, None, None] + 50) // 100).clamp(1, 255).float()
+
+
+def _standard(device: torch.device) -> Int[Tensor, "3 64"]:
+    return torch.tensor([_LUMINANCE, _CHROMINANCE, _CHROMINANCE], device=device).flatten(1)
+
+
+_kept_standard = cache(_standard)  # a copy to a device waits for it: once is enough
 
 
 def quantise(
