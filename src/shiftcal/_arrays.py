@@ -12,6 +12,7 @@ import torch
 from shiftcal._errors import wrong
 
 R = TypeVar("R")
+_ARRAYS = (np.ndarray, list)  # torch.compile knows no unions
 
 
 def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
@@ -25,7 +26,7 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def _tensor(value: Any) -> Any:
-    if not isinstance(value, np.ndarray | list):
+    if not isinstance(value, _ARRAYS):
         return value
     try:
         array = np.asarray(value)

@@ -50,15 +50,17 @@ class LowPass:
 
 @dataclass(frozen=True)
 class Perturb:
-    """Which share of the training images is replaced by a perturbed view, from the first epoch on.
+    """Which shares of the training images are replaced by a perturbed view, from the first epoch on.
 
     Attributes:
-        share: The share.
-        kinds: With what, see `shiftcal.augment.Perturbation`; of several kinds each image draws one.
+        augmix: The share that becomes one AugMix view, see `shiftcal.augment.Perturbation`.
+        amplitude: The share that gets another image's amplitude spectrum.
+        high_band: The share that gets another image's high band.
     """
 
-    share: float = 0.7
-    kinds: tuple[Literal["augmix", "high_band", "amplitude"], ...] = ("augmix",)
+    augmix: float = 0.0
+    amplitude: float = 0.0
+    high_band: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,7 @@ class Method:
 _FGR = Loss("dual_focal", gamma="fgr")
 _VIEWED = Loss("dual_focal", gamma="perturbed")
 _OF_CLASSIFIER = Constraint(batch="shared", scope="classifier")
-_AMPLITUDE = Perturb(0.8, ("augmix", "amplitude"))
-_BAND = Perturb(0.8, ("augmix", "high_band"))
+_VIEWS = Perturb(augmix=0.6, amplitude=0.1, high_band=0.1)
 _RELEASED = Loss("dual_focal", gamma="released", runner_up="incorrect")
 _RELEASED_FILTER = LowPass(subsampling="4:2:0", redraw=False, after_augment=True, truncate=True)
 _RELEASED_ECE = Constraint(batch="shared", scope="classifier", centres="ends")
@@ -154,11 +155,12 @@ METHODS: dict[str, Method] = {
     "dfl-released":         Method(_RELEASED, weights="best_ece"),
     # Ours: one perturbed view in place of an image, without AugMix's two further forward passes; then FGR on top of it,
     # with the classifier's gradient rectified on the same batch, and an average of the weights.
-    "ce+view":            Method(Loss("cross_entropy"), perturb=Perturb(1.0)),
-    "dfl+view":           Method(_VIEWED, perturb=Perturb()),
-    "fgr+view":           Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=Perturb(), weights="average"),
-    "fgr+view+amplitude": Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_AMPLITUDE, weights="average"),
-    "fgr+view+band":      Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_BAND, weights="average"),
+    "ce+view":            Method(Loss("cross_entropy"), perturb=Perturb(augmix=1.0)),
+    "dfl+view":           Method(_VIEWED, perturb=Perturb(augmix=0.7)),
+    "fgr+view":           Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=Perturb(augmix=0.7), weights="average"),
+    # The recommended one: views of three kinds, and an average of the weights; then FGR on top of it.
+    "dfl+views":          Method(_VIEWED, perturb=_VIEWS, weights="average"),
+    "fgr+views":          Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_VIEWS, weights="average"),
 }
 # fmt: on
 

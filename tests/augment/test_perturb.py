@@ -10,7 +10,7 @@ import torch
 from shiftcal import data
 from shiftcal.augment import Perturbation, augmix, swap_amplitude, swap_high_band
 from shiftcal.data.epoch import MixedEpoch
-from shiftcal.experiments.config import load_config
+from shiftcal.experiments.config import from_dict, load_config
 from shiftcal.experiments.run import train
 from shiftcal.experiments.setup import load_dataset, set_up, stage_of
 from shiftcal.filtering import LowPassPolicy, dct_low_pass
@@ -50,11 +50,11 @@ def test_the_amplitude_is_the_partners_and_the_phase_its_own() -> None:
 
 def test_a_share_is_perturbed_and_the_rest_stays() -> None:
     images = pictures(50)
-    found = Perturbation(0.4)(images, drawn())
+    found = Perturbation(augmix=0.4)(images, drawn())
     changed = (found != images).flatten(1).any(1)
     assert 15 <= int(changed.sum()) <= 20, "AugMix may leave an image nearly as it is"
-    assert torch.equal(Perturbation(0.0)(images, drawn()), images)
-    assert torch.equal(Perturbation(0.4)(images, drawn()), found), "a function of the generator"
+    assert torch.equal(Perturbation()(images, drawn()), images)
+    assert torch.equal(Perturbation(augmix=0.4)(images, drawn()), found), "a function of the generator"
     order = torch.randperm(50, generator=(generator := drawn()))[:20]
     view = augmix(images[order], generator, views=1, severity=3.0)[0].round()
     assert torch.equal(found[order].float(), view)
@@ -64,13 +64,23 @@ def test_a_share_is_perturbed_and_the_rest_stays() -> None:
 def test_each_image_draws_one_of_the_kinds() -> None:
     flat = torch.full((40, 3, 16, 16), 90, dtype=torch.uint8)
     flat[20:] = 30
-    found = Perturbation(1.0, ("high_band", "amplitude"))(flat, drawn())
+    found = Perturbation(high_band=0.5, amplitude=0.5)(flat, drawn())
     changed = (found != flat).flatten(1).any(1)
     assert 2 < int(changed.sum()) <= 20, "flat images have no high band; their amplitude is their brightness"
-    with pytest.raises(ValueError, match="`kinds` should be one of amplitude, augmix, high_band"):
-        Perturbation(0.5, ("blur",))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"`share` should be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"`augmix` should be in \[0, 1\]"):
         Perturbation(1.5)
+    with pytest.raises(ValueError, match="`shares` should be of a sum up to 1"):
+        Perturbation(0.6, 0.3, 0.2)
+
+
+def test_the_shares_are_those_asked_for() -> None:
+    images = pictures(50)
+    generator = drawn()
+    found = Perturbation(amplitude=0.2, high_band=0.3)(images, generator)
+    order = torch.randperm(50, generator=(again := drawn()))
+    assert torch.equal(found[order[:10]], swap_amplitude(images[order[:10]], again))
+    assert torch.equal(found[order[10:25]], swap_high_band(images[order[10:25]], again))
+    assert torch.equal(found[order[25:]], images[order[25:]])
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,7 @@ def dataset() -> data.Dataset:
 
 
 def epoch(dataset: data.Dataset, number: int = 0, ratio: float = 0.0) -> MixedEpoch:
-    perturbation = Perturbation(0.5, ("augmix", "high_band"))
+    perturbation = Perturbation(augmix=0.25, high_band=0.25)
     return MixedEpoch(
         dataset.train, policy=LowPassPolicy(ratio, (15,)), seed=0, epoch=number, perturbation=perturbation
     )
@@ -109,11 +119,20 @@ def test_filtered_images_are_filtered_last(dataset: data.Dataset) -> None:
     assert torch.equal(after[kept], before[kept])
 
 
+def test_a_config_of_the_version_before_is_read() -> None:
+    tree = load_config("demo", ["method=fgr+view"]).to_dict()
+    tree["perturb"] = {"share": None, "severity": 4.0, "qualities": [5]}
+    assert from_dict(tree).perturb.severity == 4.0
+    tree["perturb"]["share"] = 0.5
+    with pytest.raises(ValueError, match=r"perturb.share"):
+        from_dict(tree)
+
+
 def test_rows_take_the_recipes_strengths(dataset: data.Dataset) -> None:
-    words = ["method=fgr+view+band", "perturb.share=0.3", "perturb.severity=5", "perturb.qualities=[7]"]
+    words = ["method=fgr+views", "perturb.augmix=0.3", "perturb.severity=5", "perturb.qualities=[7]"]
     config = load_config("demo", words)
     task = set_up(config, dataset).task
-    assert task.perturbation == Perturbation(0.3, ("augmix", "high_band"), 5.0, (7,))
+    assert task.perturbation == Perturbation(0.3, 0.1, 0.1, 5.0, (7,))
     assert set_up(load_config("demo", ["method=fgr"]), dataset).task.perturbation is None
     assert config.row.weights == "average"
 
@@ -125,7 +144,7 @@ def test_it_is_not_for_kept_features() -> None:
 
 def test_training_is_resumed_to_the_same_weights(dataset: data.Dataset, tmp_path: Path) -> None:
     sizes = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=3", "train.batch_size=16"]
-    config = load_config("demo", ["method=fgr+view+amplitude", "train.start=0.3", *sizes])
+    config = load_config("demo", ["method=fgr+views", "train.start=0.3", *sizes])
     checkpoints = tmp_path / "checkpoints"
     whole = train(config, dataset, checkpoints=checkpoints, progress=False)
     shutil.rmtree(checkpoints / "epoch-0003")

@@ -14,7 +14,7 @@ from shiftcal.calibrators import HistogramBinning, IsotonicRegression, VectorSca
 from shiftcal.calibrators.base import Calibrator
 from shiftcal.conformal import ConformalSets, coverage_and_size
 from shiftcal.evaluation import Predictions, measure, meter_of
-from shiftcal.metrics import accuracy_at_coverage, aurc, brier_parts, ece_noise_floor, excess_aurc
+from shiftcal.metrics import accuracy_at_coverage, aurc, brier_calibration, ece_noise_floor, excess_aurc
 from shiftcal.metrics.bootstrap import ece_replicates, interval_of
 from shiftcal.records import Measured
 from shiftcal.records.audit import AuditCell, Tried
@@ -84,7 +84,7 @@ def audit_cell(
     replicates = ece_replicates(p, targets, bins=bins)
     _, low, high = interval_of(cell["ece"], replicates, bounds=(0.0, 1.0))
     confidence = float(p.amax(1).mean())
-    calibration, refinement = brier_parts(p, targets, bins=bins)
+    calibration = brier_calibration(p, targets, bins=bins)
     more: dict[str, Any] = {
         "confidence": confidence,
         "gap": confidence - cell["accuracy"],
@@ -95,7 +95,7 @@ def audit_cell(
         "excess_aurc": excess_aurc(p, targets),
         "accuracy_at": {f"{c}": accuracy_at_coverage(p, targets, coverage=c / 100) for c in COVERAGES},
         "brier_calibration": calibration,
-        "brier_refinement": refinement,
+        "brier_refinement": cell["brier"] - calibration,
         "sets": {kind: _set_sizes(sets(p), targets) for kind, sets in fitted.sets.items()},
         "scaled": {name: _after(calibrator, predictions, bins) for name, calibrator in fitted.calibrators.items()},
     }

@@ -1,4 +1,4 @@
-"""A share of the images, each replaced by one perturbed view of it."""
+"""Shares of the images, each replaced by one perturbed view of it."""
 
 from __future__ import annotations
 
@@ -9,53 +9,63 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from shiftcal._errors import unknown, wrong
+from shiftcal._errors import wrong
 from shiftcal.augment.augmix import augmix
 from shiftcal.augment.bands import QUALITIES, swap_amplitude, swap_high_band
 
-Kind = Literal["augmix", "high_band", "amplitude"]
+Kind = Literal["augmix", "amplitude", "high_band"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 AT_ONCE = 2048  # images; on a GPU a few cost as much as many
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """Replace a share of images by one perturbed view each; with several kinds, each image draws one of them.
+    """Replace shares of images by one perturbed view each; which images get which view is drawn anew.
 
     Attributes:
-        share: The share of the images, in [0, 1].
-        kinds: "augmix": one AugMix view; "high_band": `swap_high_band`; "amplitude": `swap_amplitude`.
+        augmix: The share that becomes one AugMix view.
+        amplitude: The share that gets another image's amplitude spectrum, `swap_amplitude`.
+        high_band: The share that gets another image's high band, `swap_high_band`.
         severity: That of AugMix.
         qualities: Those of `swap_high_band`.
 
     Example:
         >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
-        >>> perturbed = Perturbation(0.5)(images, torch.Generator().manual_seed(0))
+        >>> perturbed = Perturbation(augmix=0.5)(images, torch.Generator().manual_seed(0))
         >>> int((perturbed != images).flatten(1).any(1).sum())
         4
     """
 
-    share: float
-    kinds: tuple[Kind, ...] = ("augmix",)
+    augmix: float = 0.0
+    amplitude: float = 0.0
+    high_band: float = 0.0
     severity: float = 3.0
     qualities: tuple[int, ...] = QUALITIES
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise wrong("share", "in [0, 1]", self.share)
-        for kind in self.kinds or ("",):
-            if kind not in get_args(Kind):
-                raise unknown("kinds", kind, get_args(Kind))
+        for name in KINDS:
+            if not 0 <= getattr(self, name) <= 1:
+                raise wrong(name, "in [0, 1]", getattr(self, name))
+        if self.share > 1 + 1e-9:
+            raise wrong("shares", "of a sum up to 1", self.share)
+
+    @property
+    def share(self) -> float:
+        """The share of the images that are perturbed."""
+        return self.augmix + self.amplitude + self.high_band
 
     def __call__(
         self, images: UInt8[Tensor, "n 3 height width"], generator: torch.Generator
     ) -> UInt8[Tensor, "n 3 height width"]:
-        """Return images of which a share, drawn anew, is perturbed; round(share · n) of them."""
+        """Return images of which shares are perturbed; round(share · n) of them in all."""
         order = torch.randperm(len(images), generator=generator, device=images.device)
-        chosen = order[: round(self.share * len(images))]
-        result = images.clone()
-        for part, kind in zip(chosen.tensor_split(len(self.kinds)), self.kinds, strict=True):
-            for some in part.split(AT_ONCE) if len(part) else ():
+        result, start, upto = images.clone(), 0, 0.0
+        for kind in KINDS:
+            upto += getattr(self, kind)
+            end = round(upto * len(images))
+            for some in order[start:end].split(AT_ONCE) if end > start else ():
                 result[some] = self._perturbed(kind, images[some], generator)
+            start = end
         return result
 
     def _perturbed(self, kind: Kind, images: Tensor, generator: torch.Generator) -> Tensor:

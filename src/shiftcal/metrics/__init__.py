@@ -6,12 +6,11 @@ from shiftcal.metrics.classwise_ece import classwise_ece
 from shiftcal.metrics.ece import ece, mce
 from shiftcal.metrics.gap import confidence_gap, ece_noise_floor
 from shiftcal.metrics.meter import CalibrationMeter
-from shiftcal.metrics.scores import BrierParts, accuracy, brier, brier_parts, nll
+from shiftcal.metrics.scores import accuracy, brier, brier_calibration, brier_refinement, nll
 from shiftcal.metrics.selective import accuracy_at_coverage, aurc, excess_aurc
 from shiftcal.metrics.smooth_ece import smooth_ece
 
 __all__ = [
-    "BrierParts",
     "CalibrationMeter",
     "Interval",
     "accuracy",
@@ -20,7 +19,8 @@ __all__ = [
     "aurc",
     "bootstrap_interval",
     "brier",
-    "brier_parts",
+    "brier_calibration",
+    "brier_refinement",
     "classwise_ece",
     "confidence_gap",
     "ece",

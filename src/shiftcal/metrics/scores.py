@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -53,30 +51,37 @@ def brier(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"])
     return fraction(sample_brier(probabilities, targets).mean())
 
 
-class BrierParts(NamedTuple):
-    """The Brier score as a sum of two parts."""
-
-    calibration: float
-    refinement: float
-
-
 @takes_arrays
-def brier_parts(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> BrierParts:
-    """Split the Brier score into calibration and refinement (DeGroot & Fienberg, The Statistician 1983).
+def brier_calibration(
+    probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15
+) -> float:
+    """Compute the calibration part of the Brier score (DeGroot & Fienberg, The Statistician 1983), with bins.
 
-    Calibration is Σ_k Σ_m |B_km|/N · (mean p_k − share of class k in B_km)² over bins B_km of each class's
-    probability; refinement is the rest: what no map of each bin to one value could mend. Their sum is `brier`.
+    It is Σ_k Σ_m |B_km|/N · (mean p_k − share of class k in B_km)² over bins B_km of each class's probability.
 
     Example:
         >>> p = torch.tensor([[0.75, 0.25]] * 4)
-        >>> brier_parts(p, torch.tensor([0, 0, 0, 1]))  # right as often as it says
-        BrierParts(calibration=0.0, refinement=0.375)
+        >>> brier_calibration(p, torch.tensor([0, 0, 1, 1]))  # 75 % sure, 50 % right, for both classes
+        0.125
     """
     check_inputs(probabilities, targets)
     check_count("bins", bins)
     sums = class_bin_sums(probabilities, targets, bins)
-    calibration = fraction(((sums.confidence - sums.hits).square() / sums.count.clamp(min=1)).sum() / len(targets))
-    return BrierParts(calibration, fraction(sample_brier(probabilities, targets).mean()) - calibration)
+    return fraction(((sums.confidence - sums.hits).square() / sums.count.clamp(min=1)).sum() / len(targets))
+
+
+@takes_arrays
+def brier_refinement(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], *, bins: int = 15) -> float:
+    """Compute the rest of the Brier score, `brier` − `brier_calibration` (DeGroot & Fienberg, The Statistician 1983).
+
+    No map of each bin to one value could mend it.
+
+    Example:
+        >>> p = torch.tensor([[0.75, 0.25]] * 4)
+        >>> brier_refinement(p, torch.tensor([0, 0, 0, 1]))  # right as often as it says: all of it
+        0.375
+    """
+    return brier(probabilities, targets) - brier_calibration(probabilities, targets, bins=bins)
 
 
 def sample_nll(probabilities: Tensor, targets: Tensor) -> Float[Tensor, " n"]:

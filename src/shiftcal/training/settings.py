@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import model_validator
 
 from shiftcal._sections import (
     Count,
@@ -129,12 +131,24 @@ class FilterSettings(Section):
 class PerturbSettings(Section):
     """Perturbed views in place of images, for methods that have them."""
 
-    share: Fraction | None = None
-    """The share of the images; by default that of the method's row."""
+    augmix: Fraction | None = None
+    """The share of the images that become an AugMix view; by default that of the method's row."""
+    amplitude: Fraction | None = None
+    """The share that gets another image's amplitude spectrum, likewise."""
+    high_band: Fraction | None = None
+    """The share that gets another image's high band, likewise."""
     severity: Annotated[float, should("in 0.1..10", lambda v: 0.1 <= v <= 10)] = 3.0
     """The severity of AugMix."""
     qualities: Qualities = tuple(range(5, 30))
     """What the quality λ of another image's high band is drawn from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_share(cls, values: Any) -> Any:
+        """Take up what an earlier version wrote: one share for all kinds, which was not set."""
+        if isinstance(values, dict) and values.get("share", 0) is None:
+            return {key: value for key, value in values.items() if key != "share"}
+        return values
 
 
 class GammaSettings(Section):

@@ -81,7 +81,8 @@ def perturbation_of(method: Method, settings: PerturbSettings) -> Perturbation |
     """Return the perturbation of a method's row, with the strengths of a recipe."""
     if (cell := method.perturb) is None:
         return None
-    return Perturbation(cell.share, cell.kinds, settings.severity, settings.qualities)
+    shares = {"augmix": cell.augmix, "amplitude": cell.amplitude, "high_band": cell.high_band}
+    return Perturbation(**shares, severity=settings.severity, qualities=settings.qualities)
 
 
 def preparation(
