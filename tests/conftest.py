@@ -47,11 +47,10 @@ def untyped() -> SimpleNamespace:
     HOOK.uninstall()
     names = ("losses", "metrics", "calibrators", "augment", "gradients")
     modules = {name: importlib.import_module(f"shiftcal.{name}") for name in names}
-    for name in [name for name in sys.modules if name.split(".")[0] == "shiftcal"]:
-        del sys.modules[name]
+    plain = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "shiftcal"}
     sys.modules.update(checked)
     HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
-    return SimpleNamespace(**modules)
+    return SimpleNamespace(**modules, plain=plain)
 
 
 @pytest.fixture(scope="session")

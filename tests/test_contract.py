@@ -6,6 +6,7 @@ gradient), for calibrators (logits, targets) -> calibrated logits, and for augme
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -215,8 +216,10 @@ def test_inputs_stay_as_they_are(subject: Subject) -> None:
 
 
 @each([s for s in ALL if s.name != "IsotonicRegression"])  # whose knots differ in number from class to class
-def test_can_be_traced(subject: Subject, untyped: SimpleNamespace) -> None:
+def test_can_be_traced(subject: Subject, untyped: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
+    for name, module in untyped.plain.items():  # the compiler looks modules up by name
+        monkeypatch.setitem(sys.modules, name, module)
     subject = next(s for s in discover(untyped) if str(s) == str(subject))
     first, second = ordinary(subject.kind)
     trace = partial(torch.compile, fullgraph=True, backend="eager")

@@ -20,7 +20,10 @@ def takes_arrays(function: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(function)
     def converting(*args: Any, **kwargs: Any) -> R:
-        return function(*map(_tensor, args), **{name: _tensor(value) for name, value in kwargs.items()})
+        if any(isinstance(value, _ARRAYS) for value in (*args, *kwargs.values())):
+            args = tuple(map(_tensor, args))
+            kwargs = {name: _tensor(value) for name, value in kwargs.items()}
+        return function(*args, **kwargs)
 
     return converting
 
