@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from shiftcal._errors import unknown, wrong
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.images import Fit, Tree, find_images
 from shiftcal.data.files.read import Loader, fits_memory, read_split
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import ImageSplit, join
+from shiftcal.data.split import ImageSplit, MemorySplit, join
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 _NAMES = {"train": ("train",), "validation": ("val", "validation", "valid"), "test": ("test",)}
@@ -67,6 +69,24 @@ def folder(
         return _dataset("folder", tree.classes, train, read(_same_classes(parts["validation"], tree)), test)
     held = hold_out(train.targets, share=0.1, seed=seed)
     return _dataset("folder", tree.classes, train.take(~held), train.take(held), test, cut=("validation",))
+
+
+def as_test_set(
+    root: str | Path, *, size: int | None = None, fit: Fit = "crop", loader: Loader = "auto", progress: bool = True
+) -> Dataset:
+    """Load a user's images as one test set: `test/` with a folder for each class, or all of such a tree.
+
+    There are no training and no validation images.
+    """
+    root = Path(root)
+    other = [name for part in ("train", "validation") for name in _NAMES[part] if (root / name).is_dir()]
+    if other and not (root / "test").is_dir():
+        expected = f"a folder with test/, or one tree of class folders (such as {root / other[0]})"
+        raise wrong("data", expected, f"{root}, with {', '.join(f'{name}/' for name in other)} alone")
+    tree = with_images(find_images(root / "test" if (root / "test").is_dir() else root))
+    test = _Reading(size, fit, loader, progress)(tree)
+    none = MemorySplit(torch.empty(0, *test.shape, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+    return Dataset("folder", tree.classes, IMAGENET, none, none, test)
 
 
 def domains(
