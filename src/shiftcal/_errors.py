@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,34 @@ class ImageError(DataError):
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path, self.reason = path, reason
-        super().__init__("image", "readable", f"{path}: {reason}")
+        super().__init__("image", "readable", self.in_words())
+
+    def in_words(self) -> str:
+        """Name the file, and tell what is wrong with it."""
+        return f"{self.path}: {self.reason}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason)
+
+
+class UnreadableError(DataError):
+    """Too many image files that cannot be read.
+
+    Attributes:
+        failures: Each of them, with what is wrong with it.
+        count: How many files there are in all.
+        saved_to: The file that lists them.
+    """
+
+    def __init__(self, failures: Sequence[str], count: int, saved_to: Path) -> None:
+        self.failures, self.count, self.saved_to = tuple(failures), count, saved_to
+        expected = "readable but for one in a hundred (remove or replace the others; --resume continues a run)"
+        more = "; …" if len(failures) > 5 else ""
+        found = f"{len(failures)} of {count} that are not: {'; '.join(failures[:5])}{more}"
+        super().__init__("images", expected, found, f" All are listed in {saved_to}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failures, self.count, self.saved_to)
 
 
 class DownloadError(OSError):

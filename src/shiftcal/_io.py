@@ -11,6 +11,8 @@ from typing import Any
 
 from shiftcal._errors import wrong
 
+UNREADABLE = "unreadable.txt"  # the list of images that could not be read, in an output directory
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name beside the target, sync and rename: a kill leaves the old file or the new one."""
@@ -59,8 +61,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def is_free(directory: Path) -> bool:
-    """Tell whether a directory is new or empty, but for what a killed process left half-written."""
-    return not directory.is_dir() or all(path.name.endswith(".tmp") for path in directory.iterdir())
+    """Tell whether a directory is new or empty, but for what a killed process left, or a list of unreadable images."""
+    left = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
+    return all(name.endswith(".tmp") or name == UNREADABLE for name in left)
 
 
 def first_difference(

@@ -61,7 +61,7 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "train": ["--out", "--set", "--resume", "--weights", "--holdout", "RECIPE"],
         "finetune": ["--out", "--set", "--resume", "--recipe", "CHECKPOINT"],
         "bench": ["RECIPE", "--methods", "--seeds", "--out"],
-        "eval": ["DIR"],
+        "eval": ["DIR", "--data", "--moved"],
         "report": ["DIR", "--out"],
         "recipes": ["show"],
         "data": ["list", "prepare"],
@@ -239,6 +239,7 @@ def test_keys_that_decide_speed_alone_may_change_and_old_configs_go_on(grid_of_o
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The validation and test images were cut out of the training images")
 def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     for seed, domain in enumerate(["a b", "c"]):
         write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)
@@ -505,7 +506,7 @@ def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> No
     config = load_config("demo").model_copy(update={"evaluation": EvaluationSettings(**values)})
     dataset = load_dataset(load_config("demo", TINY))
     run_setup.evaluate_with(config, torch.nn.Identity(), dataset, dataset.preprocess, progress=False)
-    assert seen == values | {"preprocess": dataset.preprocess, "progress": False, "histograms": True}
+    assert seen == values | {"preprocess": dataset.preprocess, "progress": False, "histograms": True, "earlier": None}
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stand_ins import write_class_folders
 from typer.testing import CliRunner
 
 from shiftcal import corrupt, data, evaluate
@@ -150,7 +151,7 @@ def test_files_are_decoded_once_if_they_fit(
     next(source.batches())  # a look at the first alone keeps nothing
     reads.clear()
     write_corrupted(source, tmp_path / "out", names=["contrast"], severities=[1, 2, 3], progress=False)
-    assert len(reads) == (12 if limit > 3072 else 36)
+    assert len(reads) == (12 if limit > 3072 else 48)  # once to find the unreadable ones
 
 
 def test_an_interrupted_run_is_completed(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,8 +468,37 @@ def test_unreadable_images_are_named(folder: Path, tmp_path: Path) -> None:
     (folder / "bee" / "1.png").write_bytes(b"no image")
     code, output = run(folder, tmp_path / "out", "--names", "fog")
     assert code == 2
-    assert "`image` should be readable" in output
+    assert "`images` should be readable but for one in a hundred" in output
     assert os.sep + "1.png" in output.replace("\n", "")
+    listed = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
+    assert [line.partition(": ")[0] for line in listed] == [str(folder / "bee" / "1.png")]
+    (folder / "bee" / "1.png").unlink()
+    code, output = run(folder, tmp_path / "out", "--names", "fog")
+    assert code == 0, output
+    assert not (tmp_path / "out" / "unreadable.txt").exists(), "the list of before is out of date"
+
+
+@pytest.mark.parametrize("layout", ["arrays", "tree"])
+def test_few_unreadable_images_are_left_out(layout: str, tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 60, size=(16, 16))
+    bad = tmp_path / "images" / "kind0" / "7.jpg"
+    bad.write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"left out: .*7.jpg.*\(1 of 120 so far\)"):
+        write_corrupted(
+            open_source(tmp_path / "images"),
+            tmp_path / "out",
+            names=["brightness"],
+            severities=[1, 2],
+            layout=layout,
+            progress=False,
+        )
+    assert json.loads((tmp_path / "out" / "corrupted.json").read_text())["images"] == 119
+    if layout == "arrays":
+        assert len(np.load(tmp_path / "out" / "brightness.npy")) == 2 * 119
+        assert np.bincount(np.load(tmp_path / "out" / "labels.npy")).tolist() == [2 * 59, 2 * 60]
+    else:
+        made = {path.name for path in (tmp_path / "out" / "brightness" / "1" / "kind0").iterdir()}
+        assert made == {path.name for path in bad.parent.iterdir()} - {"7.jpg"}
 
 
 def test_what_a_killed_process_left_half_written_is_removed(clean: Path, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def evaluate(
     temperature_criterion: Literal["nll", "ece"] = "nll",
     histograms: bool = True,
     batch_size: int = 500,
+    earlier: Evaluation | None = None,
     progress: bool = True,
 ) -> Evaluation:
     """Measure a model on a data set's test images, clean and shifted.
@@ -132,12 +133,14 @@ def evaluate(
         temperature_criterion: What temperature scaling minimises on the validation images.
         histograms: Whether each cell tells in 100 steps of confidence how many predictions were right and wrong.
         batch_size: Images at a time.
+        earlier: An evaluation of the same model. Its temperatures, as far as they are named, and its validation cell
+            are taken over: nothing is fitted, and the validation images are not looked at.
         progress: Show progress.
     """
     grid = ShiftGrid(corruptions, constants, frost, corrupted)
     preprocess = preprocess or dataset.preprocess
     strengths = STRENGTHS if "shift_aware" in temperatures else ()
-    total = 2 + len(strengths) + len(dataset.other_tests) + grid.count(dataset)
+    total = 1 + (0 if earlier else 1 + len(strengths)) + len(dataset.other_tests) + grid.count(dataset)
     with Progress("evaluate", total, enabled=progress and _distributed.rank() == 0) as bar:
 
         def predicted(split: Parts) -> Predictions:
@@ -145,15 +148,16 @@ def evaluate(
             bar.advance()
             return found
 
-        seen = {"clean": predicted(dataset.validation)}
-        seen |= {f"augmix {s:g}": predicted(Augmented(dataset.validation, s)) for s in strengths}
-        fitted = fit_temperatures(seen, temperature_criterion)
-        scalings = {name: fitted[name] for name in temperatures}
+        seen = {} if earlier else {"clean": predicted(dataset.validation)}
+        if not earlier:
+            seen |= {f"augmix {s:g}": predicted(Augmented(dataset.validation, s)) for s in strengths}
+        fitted = fixed_temperatures(earlier) if earlier else fit_temperatures(seen, temperature_criterion)
+        scalings = {name: fitted[name] for name in temperatures if name in fitted}
 
         def measured(predictions: Predictions) -> tuple[dict[str, Any], CalibrationMeter]:
             return measure(predictions, bins=bins, scalings=scalings, histogram=histograms)
 
-        validation, _ = measured(seen["clean"])
+        validation = earlier.validation if earlier else measured(seen["clean"])[0]
         clean, clean_meter = measured(predicted(dataset.test))
         other_tests = {name: measured(predicted(split))[0] for name, split in dataset.other_tests.items()}
         shifts: list[dict[str, Any]] = []
@@ -192,6 +196,14 @@ def fit_temperatures(
         first, *others = seen.values()
         sets["shift_aware"] = sum(others, start=first)
     return {name: TemperatureScaling(criterion).fit(p.logits, p.targets) for name, p in sets.items()}
+
+
+def fixed_temperatures(earlier: Evaluation) -> dict[str, TemperatureScaling]:
+    """Return scalings with the temperatures that an earlier evaluation fitted."""
+    scalings = {name: TemperatureScaling() for name in earlier.temperatures}
+    for name, scaling in scalings.items():
+        scaling.load_state_dict({"t": torch.tensor(earlier.temperatures[name], dtype=torch.float64)})
+    return scalings
 
 
 def mean_of(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:

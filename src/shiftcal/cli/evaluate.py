@@ -7,14 +7,27 @@ from typing import Annotated
 
 import typer
 
+from shiftcal._errors import wrong
 from shiftcal.cli._shared import Trust, errors_in_one_line, write_and_print_report
 
-HELP = "Evaluate finished runs again from their weights; writes records, figures and report.html into DIR."
+HELP = """Evaluate finished runs again from their weights.
+
+Without --data, or with the run's own data, the record, figures and report.html in DIR are renewed. With --data and
+another folder of images, all of it (or its test/) is one test set: temperatures stay those of the run, and record,
+figures and report go to DIR/eval-FOLDER. Classes are matched by name.
+
+Example: shiftcal eval runs/mine --data new-hospital"""
 
 
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run, or a directory of runs.")],
-    data: Annotated[Path | None, typer.Option(help="Where the data is now, if not where the run found it.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Another folder of images to measure; of a data set with a name, where it is now."),
+    ] = None,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="--data is the run's own data, moved: split as then, renew the record.")
+    ] = False,
     set_: Annotated[
         list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the evaluation; repeatable.")
     ] = [],  # noqa: B006
@@ -22,11 +35,39 @@ def evaluate(
 ) -> None:
     """Evaluate finished runs again."""
     with errors_in_one_line(directory):
+        from shiftcal.experiments.elsewhere import is_own_data
         from shiftcal.experiments.finished import check_finished, reevaluate
         from shiftcal.records import find_runs
 
+        if moved and data is None:
+            raise wrong("moved", "given with --data FOLDER, where the run's data is now", "--moved alone")
         runs = find_runs(directory)
         for run in runs:
             check_finished(run)
+        if data is not None and not moved and not all(is_own_data(run, data, trust=trust) for run in runs):
+            _measure(runs, directory, data, set_, trust)
+            return
         records = [reevaluate(run, root=data, overrides=set_, trust=trust) for run in runs]
+        for run, record in zip(runs, records, strict=True):
+            typer.echo(f"{run}: its own data again, {record.evaluation.clean.n} test images.")
         write_and_print_report(records, directory, f"shiftcal: {directory.resolve().name}")
+        typer.echo(f"Renewed: {', '.join(str(run / 'record.json') for run in runs)}")
+
+
+def _measure(runs: list[Path], directory: Path, data: Path, set_: list[str], trust: bool) -> None:
+    """Measure runs on a folder that is not theirs, and write a report of it."""
+    from shiftcal.experiments.elsewhere import measure_folder
+
+    made = [measure_folder(run, data, overrides=set_, trust=trust) for run in runs]
+    out = made[0][1] if runs == [directory] else directory / f"eval-{data.resolve().name}"
+    out.mkdir(exist_ok=True)
+    records = [record for record, _ in made]
+    write_and_print_report(records, out, f"shiftcal: {directory.resolve().name} on {data.resolve().name}")
+    part = "test/ of " if (data / "test").is_dir() else ""
+    for run, (record, place) in zip(runs, made, strict=True):
+        kept = record.evaluation.temperatures
+        told = ", ".join(f"{name} {kept[name]:.2f}" for name in sorted(record.evaluation.scaled_by))
+        typer.echo(
+            f"{run}: measured on {record.evaluation.clean.n} images, all of {part}{data}, as one test set. "
+            f"Temperatures of the run: {told}. Record: {place / 'record.json'}"
+        )

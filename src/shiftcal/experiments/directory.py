@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftcal._errors import RunDirectoryError
-from shiftcal._io import first_difference, is_free, read_object, to_json, write_atomically
+from shiftcal._io import UNREADABLE, first_difference, is_free, read_object, to_json, write_atomically
 from shiftcal.records import CONFIG, RECORD, SPEED_KEYS
 
 BAD_BATCH = "bad-batch.json"
@@ -65,9 +65,15 @@ def claim_again(out: Path, config: dict[str, Any], upgrade: Upgrade = dict) -> N
         raise RunDirectoryError("out", "the directory of this run until its end", found)
 
 
+def is_free_or_a_run(out: Path) -> bool:
+    """Tell whether a run may write into a directory: it is free, or it is that of a run."""
+    return _has_not_begun(out) or (out / CONFIG).is_file()
+
+
 def _has_not_begun(out: Path) -> bool:
     """Tell whether a directory is free, but for what a run leaves there before its first checkpoint."""
     if not out.is_dir():
         return True
-    rest = [path for path in out.iterdir() if path.name not in (CONFIG, BAD_BATCH) and not path.name.endswith(".tmp")]
+    known = (CONFIG, BAD_BATCH, UNREADABLE)
+    rest = [path for path in out.iterdir() if path.name not in known and not path.name.endswith(".tmp")]
     return all(path == checkpoints_in(out) and is_free(path) for path in rest)

@@ -81,6 +81,16 @@ def check_config_of(out: Path, stored: Config, record: RunRecord) -> None:
         raise RunDirectoryError("config", f"that of {RECORD}", f"{out / CONFIG} with {differing}")
 
 
+def open_run(out: Path, *, trust: bool = False) -> tuple[RunRecord, str, Config]:
+    """Read a finished run's record, the SHA-256 of its weights and its config; they have to belong together."""
+    check_finished(out)
+    record = read_record(out / RECORD)
+    digest = check_weights(out, record)
+    stored = config_of_run(out, trust=trust)
+    check_config_of(out, stored, record)
+    return record, digest, stored
+
+
 def reevaluate(
     out: Path,
     *,
@@ -98,12 +108,8 @@ def reevaluate(
         trust: Import and call functions of other packages that the run's config names.
         progress: Show progress.
     """
-    check_finished(out)
-    record = read_record(out / RECORD)
-    digest = check_weights(out, record)
-    stored = config_of_run(out, trust=trust)
-    check_config_of(out, stored, record)
-    config = _changed_config(out, root, overrides)
+    record, digest, stored = open_run(out, trust=trust)
+    config = changed_config(out, root, overrides)
     check_config(config)
     dataset = matched(config, load_dataset(config), out)
     check_data(config, dataset)
@@ -130,7 +136,8 @@ def reevaluate(
     return record
 
 
-def _changed_config(out: Path, root: Path | None, overrides: Sequence[str]) -> Config:
+def changed_config(out: Path, root: Path | None, overrides: Sequence[str]) -> Config:
+    """Read a run's config, with data elsewhere and another evaluation; other keys may not change."""
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not key.startswith("evaluation.") or key == "evaluation.also":

@@ -21,6 +21,7 @@ from shiftcal._io import sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
+from shiftcal.data.files.unreadable import listing_in
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit
 from shiftcal.experiments import checkpoint, directory
@@ -109,11 +110,12 @@ def complete(
             if progress:
                 say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
             return kept
-    dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
-    if config.finetuned_from:
-        dataset = matched(config, dataset, Path(config.finetuned_from))
-    check_data(config, dataset)
     with ExitStack() as held:
+        held.enter_context(listing_in(out if directory.is_free_or_a_run(out) else None))
+        dataset = dataset or load_dataset(config)  # before the claim: wrong options must leave nothing behind
+        if config.finetuned_from:
+            dataset = matched(config, dataset, Path(config.finetuned_from))
+        check_data(config, dataset)
         return _Completion(config, dataset, out, resume, progress, held).record()
 
 

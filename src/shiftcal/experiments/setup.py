@@ -148,8 +148,9 @@ def evaluate_with(
     *,
     progress: bool = True,
     histograms: bool = True,
+    earlier: Evaluation | None = None,
 ) -> Evaluation:
-    """Evaluate as a config says."""
+    """Evaluate as a config says; with the temperatures of an earlier evaluation, if one is given."""
     own = config.evaluation
     return evaluate(
         model,
@@ -164,5 +165,6 @@ def evaluate_with(
         temperature_criterion=own.temperature_criterion,
         histograms=histograms,
         batch_size=own.batch_size,
+        earlier=earlier,
         progress=progress,
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shiftcal._errors import wrong
+from shiftcal._errors import DataError, ImageError, wrong
 from shiftcal.data.files.images import (
     EXTENSIONS,
     Array,
@@ -24,6 +23,7 @@ from shiftcal.data.files.images import (
     read_image,
     to_tensor,
 )
+from shiftcal.data.files.unreadable import check_unreadable, name_unreadable
 from shiftcal.shifts.corruptions import SMALLEST
 
 _VALUES_AT_A_TIME = 1 << 22
@@ -56,28 +56,56 @@ class Source:
             return
         done: list[tuple[int, Tensor]] = []
         total = 0
-        for start, images in self._read():
+        for start, images in _batched(self._decoded()):
             total += images.numel()
             done = [*done, (start, images)] if total <= _KEPT_BYTES else []
             yield start, images
         self._kept.extend(done)  # if they are all: files need not be decoded again
 
-    def _read(self) -> Iterator[tuple[int, Tensor]]:
-        waiting: list[Tensor] = []
-        start = 0
-        for place, image in enumerate(self._decoded()):
-            full = waiting and len(waiting) * image.numel() >= _VALUES_AT_A_TIME
-            if full or (waiting and image.shape != waiting[0].shape):
-                yield start, torch.stack(waiting)
-                waiting, start = [], place
-            waiting.append(image)
-        yield start, torch.stack(waiting)
+    def readable(self) -> Source:
+        """Leave out the files that cannot be read, and name them; one in a hundred or more is an error.
+
+        All are decoded for that, and kept for the first corruption if they are few.
+        """
+        if self.array is not None:
+            return self
+        failures: dict[int, str] = {}
+        images: list[Tensor] = []
+        total = 0
+        for place, image in enumerate(self._tried()):
+            if isinstance(image, str):
+                failures[place] = image
+                continue
+            total += image.numel()
+            if total <= _KEPT_BYTES:
+                images.append(image)
+            else:
+                images.clear()
+        check_unreadable(list(failures.values()), len(self))
+        for number, failure in enumerate(failures.values(), start=1):
+            name_unreadable(failure, number, len(self))
+        left = [place for place in range(len(self)) if place not in failures]
+        kept = list(_batched(iter(images))) if total <= _KEPT_BYTES else []
+        targets = None if self.targets is None else self.targets[left]
+        return replace(self, files=tuple(self.files[place] for place in left), targets=targets, _kept=kept)
 
     def _decoded(self) -> Iterator[Tensor]:
-        """Decode files on all cores, a few hundred ahead."""
+        for image in self._tried():
+            if isinstance(image, str):
+                raise DataError("image", "readable", image)
+            yield image
+
+    def _tried(self) -> Iterator[Tensor | str]:
+        """Decode files on all cores, a few hundred ahead, or tell what is wrong with them."""
         with ThreadPoolExecutor() as pool:
             for first in range(0, len(self.files), 256):
-                yield from pool.map(partial(read_image, size=self.size), self.files[first : first + 256])
+                yield from pool.map(self._try, self.files[first : first + 256])
+
+    def _try(self, path: Path) -> Tensor | str:
+        try:
+            return read_image(path, size=self.size)
+        except ImageError as error:
+            return error.in_words()
 
     def side_lengths(self) -> set[tuple[int, int]]:
         """List the sizes (height, width) of the images, from the headers of files."""
@@ -98,6 +126,20 @@ class Source:
         for path in self.files:
             hasher.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
         return hasher.hexdigest()
+
+
+def _batched(images: Iterator[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Put images of one size together, as many as fit, each batch with the place of its first."""
+    waiting: list[Tensor] = []
+    start = 0
+    for place, image in enumerate(images):
+        full = waiting and len(waiting) * image.numel() >= _VALUES_AT_A_TIME
+        if full or (waiting and image.shape != waiting[0].shape):
+            yield start, torch.stack(waiting)
+            waiting, start = [], place
+        waiting.append(image)
+    if waiting:
+        yield start, torch.stack(waiting)
 
 
 def open_source(path: Path, *, labels: Path | None = None, size: int | None = None) -> Source:

@@ -18,9 +18,8 @@ from shiftcal._io import first_difference, is_free, read_object, write_atomicall
 from shiftcal._lock import locked
 from shiftcal._machine import versions
 from shiftcal._progress import Progress
-from shiftcal.data.files.images import (
-    Array,
-)
+from shiftcal.data.files.images import Array
+from shiftcal.data.files.unreadable import listing_in
 from shiftcal.shifts.corruptions import (
     CONSTANTS,
     CORRUPTIONS,
@@ -51,6 +50,8 @@ def write_corrupted(
 ) -> None:
     """Write corrupted test sets; what is there already is kept, so that the same call completes an interrupted one.
 
+    Files that cannot be read are left out and named; one in a hundred or more is an error.
+
     Args:
         source: The clean images.
         destination: A new or empty folder, or one that this function has begun with the same settings.
@@ -70,6 +71,9 @@ def write_corrupted(
         check_frost(frost)
     if source.array is None and destination.resolve().is_relative_to(source.root.resolve()):
         raise wrong("destination", "outside the source, of which it would become a part", str(destination))
+    _check_destination(destination)
+    with listing_in(destination):
+        source = source.readable()
     severities = sorted(severities)
     manifest = {
         "versions": versions(),
@@ -82,7 +86,6 @@ def write_corrupted(
         "size": source.size,
         "frost": frost_source(frost) if "frost" in names else None,
     }
-    _check_destination(destination)
     with locked(destination):
         new = _claim(destination, manifest)
         try:

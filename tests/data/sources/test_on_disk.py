@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from PIL import Image
 from stand_ins import PER_CLASS, Cifar, write_class_folders, write_tiny_imagenet
 
 from shiftcal import data
+from shiftcal._errors import UnreadableError
 from shiftcal.data.files.images import read_image
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.sources.cifar import unpickle
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.run import train
+from shiftcal.experiments.run import complete, train
 from shiftcal.experiments.setup import load_dataset
 
 
@@ -165,16 +167,22 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
         data.load("folder", root=tmp_path, size=16, progress=False)
 
 
-def test_a_class_without_images_is_an_error(tmp_path: Path) -> None:
+def test_a_class_without_images_is_named_and_stays(tmp_path: Path) -> None:
     write_class_folders(tmp_path / "one", 3, 20)
-    (tmp_path / "one" / "kind3").mkdir()
-    with pytest.raises(ValueError, match=r"`folder` should be one with images in each class. .*kind3, without images"):
+    shutil.rmtree(tmp_path / "one" / "kind1")
+    (tmp_path / "one" / "kind1").mkdir()
+    with pytest.warns(UserWarning, match=r"There are no images in .*kind1. Their classes stay"):
+        loaded = data.load("folder", root=tmp_path / "one", size=16, progress=False)
+    assert loaded.classes == ("kind0", "kind1", "kind2")
+    assert loaded.train.targets.unique().tolist() == [0, 2]
+    shutil.rmtree(tmp_path / "one" / "kind2")
+    with pytest.raises(ValueError, match=r"one with images in at least 2 classes. .*kind1, without images"):
         data.load("folder", root=tmp_path / "one", size=16, progress=False)
     for seed, domain in enumerate(["a", "b"]):
         write_class_folders(tmp_path / "domains" / domain, 2, 10, seed=seed)
     for image in (tmp_path / "domains" / "a" / "kind1").iterdir():
         image.unlink()
-    with pytest.raises(ValueError, match=r"one with images in each class. .*a/kind1, without images"):
+    with pytest.raises(ValueError, match=r"images in at least 2 classes. .*a/kind1, without images"):
         data.load("pacs", root=tmp_path / "domains", holdout="b", size=16, progress=False)
     only = tmp_path / "only"
     write_class_folders(only / "a", 2, 10)
@@ -202,8 +210,48 @@ def test_unreadable_images_are_named_and_left_out_below_one_in_a_hundred(tmp_pat
     assert len(caught) == 2
     assert len(loaded.train) + len(loaded.validation) + len(loaded.test) == 200
     (tmp_path / "kind1" / "8.jpg").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"`images` should be readable but for one in a hundred .*3.jpg.*8.jpg"):
+    with pytest.raises(ValueError, match=r"readable but for one in a hundred .*3.jpg.*8.jpg") as error:
         data.load("folder", root=tmp_path, size=16, progress=False)
+    assert f"All are listed in {error.value.saved_to}." in str(error.value)
+    assert [line.partition(": ")[0][-5:] for line in error.value.saved_to.read_text().splitlines()] == [
+        *("3.jpg", "7.jpg", "8.jpg"),
+    ]
+
+
+@pytest.mark.parametrize("loader", ["memory", "stream"])
+def test_all_unreadable_images_are_listed_in_the_output_directory(loader: str, tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 40)
+    bad = [tmp_path / "images" / f"kind{k}" / f"{i}.jpg" for k in range(2) for i in range(10, 20)]
+    for path in bad:
+        path.write_bytes(b"no image")
+    words = ["data.name=folder", f"data.root={tmp_path / 'images'}", "data.size=16", "data.workers=0"]
+    words += [f"data.loader={loader}", "train.epochs=1", "method=ce", "evaluation.corruptions=[]"]
+    config, out = load_config("demo", words), tmp_path / "out"
+    with pytest.raises(UnreadableError, match=f"All are listed in {out / 'unreadable.txt'}") as error:
+        complete(config, out, progress=False)
+    listed = {line.partition(": ")[0] for line in (out / "unreadable.txt").read_text().splitlines()}
+    expected = set(map(str, bad))
+    if loader == "stream":  # of the training images, which were being decoded
+        expected &= set(map(str, load_dataset(config).train.files))
+    assert listed == expected
+    copied = pickle.loads(pickle.dumps(error.value))
+    assert (copied.failures, str(copied)) == (error.value.failures, str(error.value))
+    for path in bad:
+        path.unlink()
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    complete(config, out, progress=False, resume=True)
+    assert not (out / "unreadable.txt").exists()
+
+
+def test_a_directory_of_others_gets_no_list(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "images", 2, 20)
+    (tmp_path / "images" / "kind0" / "1.jpg").write_bytes(b"no image")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "notes.txt").touch()
+    config = load_config("demo", ["data.name=folder", f"data.root={tmp_path / 'images'}", "data.size=16"])
+    with pytest.raises(UnreadableError):
+        complete(config, tmp_path / "theirs", progress=False)
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["notes.txt"]
 
 
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path) -> None:

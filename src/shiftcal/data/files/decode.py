@@ -16,7 +16,8 @@ from torch.utils import data as torch_data
 
 from shiftcal._errors import DataError, WorkerError
 from shiftcal._machine import cores
-from shiftcal.data.files.images import Fit, check_unreadable, name_unreadable, try_image
+from shiftcal.data.files.images import Fit, try_image, unreadable_among
+from shiftcal.data.files.unreadable import check_unreadable, name_unreadable, too_many
 
 _MOST_WORKERS = 16
 
@@ -25,7 +26,8 @@ _MOST_WORKERS = 16
 class Decoder:
     """Reads the images of a set by their index; keeps count of those that cannot be read.
 
-    Unreadable images are left out and named once, if they are fewer than one in a hundred; more are an error.
+    Unreadable images are left out and named once, if they are fewer than one in a hundred; more are an error that
+    lists all.
     """
 
     files: Sequence[Path]
@@ -60,8 +62,10 @@ class Decoder:
         if place in self._failures:
             return
         self._failures[place] = failure
-        check_unreadable(list(self._failures.values()), len(self.files))
-        name_unreadable(failure)
+        if too_many(len(self._failures), len(self.files)):  # the rest is looked at too, so that all can be listed
+            known = dict.fromkeys([*self._failures.values(), *unreadable_among(self.files, self.size, self.fit)])
+            check_unreadable(sorted(known), len(self.files))
+        name_unreadable(failure, len(self._failures), len(self.files))
 
 
 def _while_workers_live(source: Iterable[Any]) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from shiftcal._errors import DataError, ImageError, check_count, reason_of, unknown, wrong
 from shiftcal._progress import Progress
+from shiftcal.data.files.unreadable import check_unreadable, name_unreadable
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -190,8 +190,8 @@ def read_images(
 ) -> tuple[UInt8[Tensor, "n 3 height width"], Bool[Tensor, " files"]]:
     """Read files on all cores into one tensor, and tell which could be read.
 
-    Unreadable files are left out and named if they are fewer than one in a hundred; more are an error, and so are
-    images of different sizes where no size is given to bring them to.
+    Unreadable files are left out and named if they are fewer than one in a hundred; more are an error that lists all,
+    and so are images of different sizes where no size is given to bring them to.
     """
     readable = torch.ones(len(files), dtype=torch.bool)
     images: Tensor | None = None
@@ -202,7 +202,6 @@ def read_images(
             if isinstance(image, str):
                 failures.append(image)
                 readable[place] = False
-                check_unreadable(failures, len(files))
                 continue
             if images is None:
                 images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
@@ -210,23 +209,18 @@ def read_images(
                 expected = f"of one size, {list(images.shape[1:])} (data.size brings them to one)"
                 raise DataError("images", expected, f"{path}: {list(image.shape)}")
             images[place] = image
+    check_unreadable(failures, len(files))
     if images is None:
         raise DataError("images", "at least one", "none")
-    for failure in failures:
-        name_unreadable(failure)
+    for number, failure in enumerate(failures, start=1):
+        name_unreadable(failure, number, len(files))
     return images[readable], readable
 
 
-def check_unreadable(failures: Sequence[str], count: int) -> None:
-    """Raise unless fewer than one in a hundred of so many files could not be read."""
-    if len(failures) >= count / 100:
-        expected = "readable but for one in a hundred (remove or replace the others; --resume continues a run)"
-        raise DataError("images", expected, f"{len(failures)} of {count} that are not: {'; '.join(failures[:5])}")
-
-
-def name_unreadable(failure: str) -> None:
-    """Name an image that is left out."""
-    warnings.warn(f"An image could not be read and is left out: {failure}", stacklevel=3)
+def unreadable_among(files: Sequence[Path], size: int | None, fit: Fit) -> list[str]:
+    """Read all files on all cores, and tell what is wrong with those that cannot be read."""
+    with ThreadPoolExecutor() as pool:
+        return [image for image in pool.map(partial(try_image, size, fit), files) if isinstance(image, str)]
 
 
 def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:
@@ -234,7 +228,7 @@ def try_image(size: int | None, fit: Fit, path: Path) -> Tensor | str:
     try:
         return read_image(path, size, fit)
     except ImageError as error:
-        return f"{error.path}: {error.reason}"
+        return error.in_words()
 
 
 def open_array(path: Path) -> Array:

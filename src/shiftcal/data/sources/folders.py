@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from shiftcal._errors import unknown, wrong
 from shiftcal.data.dataset import Dataset
@@ -11,9 +14,10 @@ from shiftcal.data.files.images import Fit, Tree, find_images
 from shiftcal.data.files.read import Loader, fits_memory, read_split
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import ImageSplit, join
+from shiftcal.data.split import ImageSplit, MemorySplit, join
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+_SHOWN = 5
 _NAMES = {"train": ("train",), "validation": ("val", "validation", "valid"), "test": ("test",)}
 
 
@@ -69,6 +73,24 @@ def folder(
     return _dataset("folder", tree.classes, train.take(~held), train.take(held), test, cut=("validation",))
 
 
+def as_test_set(
+    root: str | Path, *, size: int | None = None, fit: Fit = "crop", loader: Loader = "auto", progress: bool = True
+) -> Dataset:
+    """Load a user's images as one test set: `test/` with a folder for each class, or all of such a tree.
+
+    There are no training and no validation images.
+    """
+    root = Path(root)
+    other = [name for part in ("train", "validation") for name in _NAMES[part] if (root / name).is_dir()]
+    if other and not (root / "test").is_dir():
+        expected = f"a folder with test/, or one tree of class folders (such as {root / other[0]})"
+        raise wrong("data", expected, f"{root}, with {', '.join(f'{name}/' for name in other)} alone")
+    tree = with_images(find_images(root / "test" if (root / "test").is_dir() else root), least=1)
+    test = _Reading(size, fit, loader, progress)(tree)
+    none = MemorySplit(torch.empty(0, *test.shape, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+    return Dataset("folder", tree.classes, IMAGENET, none, none, test)
+
+
 def domains(
     root: str | Path,
     *,
@@ -107,11 +129,16 @@ def domains(
     return _dataset(name, classes, train, validation, test, {holdout: (shifted,)}, ("validation", "test"))
 
 
-def with_images(tree: Tree) -> Tree:
-    """Return a tree, each of whose classes has images; a folder without any is an error."""
-    empty = sorted(set(range(len(tree.classes))) - set(tree.targets))
+def with_images(tree: Tree, least: int = 2) -> Tree:
+    """Warn of class folders without images, whose classes stay; fewer than `least` others are an error."""
+    filled = set(tree.targets)
+    empty = [str(tree.root / name) for target, name in enumerate(tree.classes) if target not in filled]
+    if empty and len(filled) < least:
+        raise wrong("folder", f"one with images in at least {least} classes", f"{empty[0]}, without images")
     if empty:
-        raise wrong("folder", "one with images in each class", f"{tree.root / tree.classes[empty[0]]}, without images")
+        more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
+        listed = ", ".join(empty[:_SHOWN]) + more
+        warnings.warn(f"There are no images in {listed}. Their classes stay in the list, unseen.", stacklevel=3)
     return tree
 
 
