@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from report.test_report import plain, record
+from made_records import plain, record
 
 from shiftcal import records
 from shiftcal.experiments.environment import environment

@@ -31,8 +31,8 @@ def difference(values: list[float], against: list[float]) -> Difference:
     """Compare values pair by pair.
 
     Example:
-        >>> difference([3.0, 5.0, 4.0], [1.0, 2.0, 3.0])
-        Difference(mean=2.0, half_width=2.484...)
+        >>> difference([3.0, 5.0, 4.0], [1.0, 2.0, 3.0])  # doctest: +ELLIPSIS
+        Difference(mean=2.0, half_width=2.4841...)
     """
     found = [value - other for value, other in zip(values, against, strict=True)]
     if len(found) == 1:
