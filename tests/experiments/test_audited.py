@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -197,3 +200,26 @@ def test_an_audit_that_was_stopped_continues(named: Path, tmp_path: Path, monkey
     assert again.shifts == whole.shifts
     assert again.verdict == whole.verdict
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["about.json", "audit.json"]
+
+
+@pytest.mark.slow
+def test_ranks_share_the_images(named: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all", each=21)
+    words = ["audit", str(named), "--data", str(data), "--model", "small", "--corruptions", "fog,pixelate"]
+    words += ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--batch-size", "8", "--validation", str(data)]
+    alone = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "one")])
+    assert alone.exit_code == 0, alone.output
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "shiftcal"]
+    two = subprocess.run(
+        [*command, *words, "--out", str(tmp_path / "two")],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr[-3000:]
+    assert two.stdout.count("Audit: ") == 1, "one rank speaks"
+    one, other = read_audit(tmp_path / "one"), read_audit(tmp_path / "two")
+    assert other.device["processes"] == 2
+    for a, b in zip((one.clean, *one.shifts), (other.clean, *other.shifts), strict=True):
+        assert (a.shift, a.severity, a.n) == (b.shift, b.severity, b.n)
+        assert (a.ece, a.nll, a.aurc) == pytest.approx((b.ece, b.nll, b.aurc), abs=1e-6)
+    assert one.verdict == other.verdict
