@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_audits import cell, made
 from typer.testing import CliRunner
 
 from shiftcal import metrics
@@ -105,8 +106,21 @@ def test_the_verdict_tells_what_was_found(record: AuditRecord) -> None:
     assert "Under fog and new camera it says" in text
     assert "A temperature fitted on clean data leaves" in text
     assert "Do not use its confidence under" in text
-    assert "weather beyond severity 1" in text
+    assert "fog beyond severity 1" in text
     assert any("fewer than 1000 images" in warning for warning in record.warnings)
+
+
+def test_corruptions_of_a_family_are_judged_together() -> None:
+    def judged(**eces: float) -> str:
+        shifts = [cell(ece, 0.5, shift=name, severity=k) for name, ece in eces.items() for k in (1, 2)]
+        shifts = [one | {"ece": one["ece"] * one["severity"]} for one in shifts]
+        return " ".join(verdict(made(shifts=shifts)))
+
+    assert "Do not use its confidence under weather beyond severity 1." in judged(fog=0.08, snow=0.06)
+    assert "Do not use its confidence under fog beyond severity 1; under impulse noise." in judged(
+        fog=0.08, impulse_noise=0.2
+    )
+    assert "Do not use" not in judged(fog=0.02, snow=0.03)
 
 
 def test_a_calibrated_model_is_not_blamed() -> None:

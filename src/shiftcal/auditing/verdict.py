@@ -120,8 +120,10 @@ def _limits(cells: Sequence[AuditCell]) -> list[str]:
 
 
 def _groups(cells: Sequence[AuditCell]) -> dict[str, dict[int, float]]:
-    """Average the ECE by family and severity; other shifts stand for themselves."""
-    family_of = {name: family for family, members in FAMILIES.items() for name in members}
+    """Average the ECE by family, where several of it were tried, and severity; other shifts stand for themselves."""
+    tried = {str(cell.shift) for cell in cells}
+    several = {family: members for family, members in FAMILIES.items() if len(tried & set(members)) > 1}
+    family_of = {name: family for family, members in several.items() for name in members}
     errors: dict[str, dict[int, list[float]]] = {}
     for cell in cells:
         name = family_of.get(str(cell.shift), str(cell.shift))
