@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression as SklearnIsotonic
 from shiftcal import calibrators, metrics
 from shiftcal.calibrators import HistogramBinning, IsotonicRegression, RhoNormScaling, TemperatureScaling, VectorScaling
 
-ALL = [getattr(calibrators, name) for name in calibrators.__all__]
+ALL = [getattr(calibrators, name) for name in calibrators.__all__ if name not in ("load", "save")]
 each = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
 
