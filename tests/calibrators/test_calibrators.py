@@ -52,6 +52,14 @@ def test_state_survives_and_is_a_copy(kind: type) -> None:
 
 
 @each
+def test_whether_it_can_take_logarithms_of_probabilities_is_said(kind: type) -> None:
+    logits, targets = overconfident()
+    calibrator = kind().fit(logits, targets)
+    same = torch.allclose(calibrator(logits).softmax(-1), calibrator(logits.log_softmax(-1)).softmax(-1), atol=1e-4)
+    assert same == kind.shift_invariant
+
+
+@each
 def test_is_a_module_that_moves_with_its_model(kind: type) -> None:
     logits, targets = overconfident()
     calibrator = kind().fit(logits, targets)

@@ -44,6 +44,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
 
 
 COMMANDS = [[], ["demo"], ["train"], ["finetune"], ["bench"], ["eval"], ["report"], ["recipes"], ["data"]]
+COMMANDS += [["export"], ["predict"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -65,6 +66,8 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "report": ["DIR", "--out"],
         "recipes": ["show"],
         "data": ["list", "prepare"],
+        "export": ["MODEL", "--calibrator", "--to", "--data", "--size"],
+        "predict": ["MODEL", "FOLDER", "--calibrator", "--out", "--all"],
     }
     for word in expected["".join(command)]:
         assert word in answer.stdout

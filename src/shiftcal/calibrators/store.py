@@ -36,7 +36,8 @@ def save(path: Path, calibrator: Calibrator, metadata: Mapping[str, Any] | None 
     Args:
         path: The file, which is replaced.
         calibrator: A fitted calibrator of this package.
-        metadata: What else to say in JSON: `classes`, the names of the logits' columns in order, `fitted_on` in words.
+        metadata: What else to say in JSON: `classes`, the names of the logits' columns in order, `fitted_on` in words,
+            and `outputs`, "probabilities" where the logits were logarithms of these.
 
     Example:
         >>> import tempfile
@@ -82,7 +83,7 @@ def load(path: Path) -> Calibrator:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read what a calibrator's file says of it: `kind`, `arguments`, `number_of_classes`, `classes`, `fitted_on`."""
+    """Read what a calibrator's file says: kind, arguments, number_of_classes, classes, fitted_on, outputs."""
     return _read(path)[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from shiftcal import calibrators
 from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.predictors import Calibrated, Predictor
-from shiftcal.calibrators.store import class_names
+from shiftcal.calibrators.store import class_names, read_metadata
 from shiftcal.data.match import indices_of
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names
@@ -61,6 +61,10 @@ def open_classifier(wanted: Wanted, calibrator: Path | None) -> Classifier:
         expected = f"left out: the model is calibrated already, by {opened.calibrator}"
         raise wrong("calibrator", expected, str(calibrator))
     fitted, columns, notes = calibrators.load(calibrator), None, []
+    before = read_metadata(calibrator).get("outputs", "logits")
+    if before != outputs and not fitted.shift_invariant:
+        expected = f"one for {outputs}, which the model gives (temperature, histogram and isotonic are for both)"
+        raise DataError("calibrator", expected, f"{type(fitted).__name__} fitted on {before}")
     own = class_names(calibrator)
     if own is not None and names is not None and own != names:
         columns = indices_of(own, names).tolist()
