@@ -7,7 +7,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 .PHONY: help demo test test-slow coverage lint format benchmark clean
 
 help:
-	@echo "make demo       train cross-entropy and FGR on the embedded data set, write runs/demo/report.html"
+	@echo "make demo       train cross-entropy, FGR and the recommended method on the embedded data set, write runs/demo/report.html"
 	@echo "make test       lint, types, layers and all tests but the slow ones"
 	@echo "make test-slow  the slow tests"
 	@echo "make coverage   which lines the tests run"

@@ -9,7 +9,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shiftcal import augment, calibrators, losses, methods, metrics
+    from shiftcal.auditing.audit import Images, audit, audit_predictions
     from shiftcal.auditing.grid import evaluate
+    from shiftcal.auditing.tables import read_predictions
     from shiftcal.experiments.config import load_config
     from shiftcal.experiments.run import train
     from shiftcal.filtering import dct_low_pass, fft_low_pass
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
         rectified_backward,
         rectify,
     )
+    from shiftcal.records.audit import AuditRecord
     from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+    from shiftcal.training.averaging import WeightAverage
 
 # A public name and where it lives; imported when first used, so that `import shiftcal` costs nothing.
 _NAMES = {
@@ -42,15 +46,27 @@ _NAMES = {
     "load_config": "shiftcal.experiments.config",
     "train": "shiftcal.experiments.run",
     "evaluate": "shiftcal.auditing.grid",
+    "WeightAverage": "shiftcal.training.averaging",
+    # audits
+    "audit": "shiftcal.auditing.audit",
+    "audit_predictions": "shiftcal.auditing.audit",
+    "read_predictions": "shiftcal.auditing.tables",
+    "Images": "shiftcal.auditing.audit",
+    "AuditRecord": "shiftcal.records.audit",
 }
 _MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
 
 __all__ = [
     "CORRUPTIONS",
     "EXTRA_CORRUPTIONS",
+    "AuditRecord",
     "ConstraintMomentum",
     "GradientPair",
+    "Images",
     "Rectification",
+    "WeightAverage",
+    "audit",
+    "audit_predictions",
     "augment",
     "calibrators",
     "corrupt",
@@ -62,6 +78,7 @@ __all__ = [
     "losses",
     "methods",
     "metrics",
+    "read_predictions",
     "rectified_backward",
     "rectify",
     "train",

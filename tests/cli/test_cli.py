@@ -43,8 +43,11 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-COMMANDS = [[], ["demo"], ["train"], ["finetune"], ["bench"], ["eval"], ["report"], ["recipes"], ["data"]]
-COMMANDS += [["export"], ["predict"]]
+COMMANDS = [
+    [],
+    *([name] for name in ["demo", "train", "finetune", "bench", "eval", "report", "recipes", "data", "audit", "gate"]),
+    *([name] for name in ["export", "predict"]),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -68,6 +71,8 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "data": ["list", "prepare"],
         "export": ["MODEL", "--calibrator", "--to", "--data", "--size"],
         "predict": ["MODEL", "FOLDER", "--calibrator", "--out", "--all"],
+        "audit": ["MODEL", "--data", "--predictions", "--shift", "--out"],
+        "gate": ["AUDIT", "--max-ece", "--strict", "--where"],
     }
     for word in expected["".join(command)]:
         assert word in answer.stdout
@@ -282,7 +287,7 @@ def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
     assert code == 0, stderr
     assert "ce  epoch 2/2" in stdout
     assert (tmp_path / "demo" / "report.html").is_file()
-    assert "| fgr |" in (tmp_path / "demo" / "table.md").read_text()
+    assert "| dfl+views |" in (tmp_path / "demo" / "table.md").read_text()
     code, stdout, _ = invoke("demo", *OPTIONS, "--out", tmp_path / "demo")
     assert code == 0
     assert "epoch" not in stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults.mutations import damaged_bytes, damaged_tree
-from report.test_report import plain, record
+from made_records import plain, record
 
 from shiftcal._errors import ParameterError
 from shiftcal.records import load_finished, write_grid

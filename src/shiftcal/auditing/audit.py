@@ -196,7 +196,8 @@ def _assembled(
     about: Mapping[str, Any],
 ) -> AuditRecord:
     """Measure every test set and put the record together."""
-    started, journal = time.perf_counter(), journal or Journal()
+    started = time.perf_counter()
+    journal = Journal() if journal is None else journal  # one without cells counts as empty
 
     def cell(name: str | None, severity: int | None, later: Later) -> tuple[AuditCell, Tensor]:
         known = journal.known(name, severity)

@@ -61,7 +61,7 @@ def _read(file: Path, files: Sequence[Path]) -> Table:
     kind = file.suffix.lower()
     try:
         if kind == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return _from_arrays({name: arrays[name] for name in arrays.files}, file)
         if kind == ".npy":
             return _from_pair(file, files)

@@ -186,7 +186,8 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     images = _images(wanted, dataset, root, known, progress=progress)
     device = resolve_device(wanted.device)
     preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
-    predictor, notes, restricted = _fitted(opened.model.to(device).eval(), wanted, opened, images, preprocess, names)
+    model = opened.model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    predictor, notes, restricted = _fitted(model, wanted, opened, images, preprocess, names)
     seen = ModelSeen(
         name=opened.name,
         kind=opened.kind,

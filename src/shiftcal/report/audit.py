@@ -142,6 +142,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } .note { color: #777; font-size: .9rem; }
 .scroll { overflow-x: auto; } .heat td { text-align: center; min-width: 3.2rem; }
+.words td:last-child { text-align: left; white-space: normal; }
 .pair { display: flex; flex-wrap: wrap; gap: 1.5rem; } svg text { fill: currentColor; font-size: 11px; }
 @media print { body { max-width: none; } }
 """
@@ -166,7 +167,7 @@ def _page(record: AuditRecord) -> str:
         f"<h2>Test sets</h2>{_table(_HEAD, [_texts(*row) for row in rows_of(record)])}"
         f'<p class="note">{html.escape(_NOTE)} Below the means: the five sets with the largest ECE.</p>'
         f"<h2>What would mend it</h2>"
-        f"{_table(('calibrator', 'clean ECE', 'shifted ECE', ''), _calibrators(record))}"
+        f"{_table(('calibrator', 'clean ECE', 'shifted ECE', ''), _calibrators(record), 'words')}"
         f"{_diagrams(record)}{_heat(record)}<h2>What was audited</h2>{_details(record)}</body></html>\n"
     )
 
@@ -184,10 +185,10 @@ def _numbers(record: AuditRecord) -> str:
     return f'<div class="two">{clean}<div><b>{percent(record.shifted.ece)}</b>ECE, mean under shift</div></div>'
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers") -> str:
     top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _diagrams(record: AuditRecord) -> str:
@@ -207,10 +208,10 @@ def _diagram(title: str, bins: Bins) -> str:
         x, both, gap = 40 + m * width, min(says, right), abs(says - right)
         colour = "var(--over)" if says > right else "var(--under)"
         box = f'x="{x + 0.5:.1f}" width="{width - 1:.1f}"'
+        marks += f"<g><title>{n} images say {percent(says)} and are right {percent(right)}</title>"
         marks += f'<rect {box} y="{20 + 240 * (1 - both):.1f}" height="{240 * both:.1f}" fill="var(--ok)"/>'
         marks += f'<rect {box} y="{20 + 240 * (1 - both - gap):.1f}" height="{240 * gap:.1f}" fill="{colour}"/>'
-        marks += f'<rect {box} y="{310 - 36 * n / total:.1f}" height="{36 * n / total:.1f}" fill="#999"/>'
-        marks += f"<title>{n} images say {percent(says)} and are right {percent(right)}</title>"
+        marks += f'<rect {box} y="{310 - 36 * n / total:.1f}" height="{36 * n / total:.1f}" fill="#999"/></g>'
     axes = (
         '<path d="M40 260 L280 20" stroke="#888" stroke-dasharray="4 3"/>'
         '<path d="M40 20V260H280" stroke="#888" fill="none"/>'
@@ -257,4 +258,4 @@ def _details(record: AuditRecord) -> str:
         ["machine", f"{record.machine.get('processor', '?')}, torch {record.versions.get('torch', '?')}"],
         ["seconds", f"{record.seconds.get('audit', 0):.0f}"],
     ]
-    return _table(("", ""), rows)
+    return _table(("", ""), rows, "words")

@@ -1,0 +1,258 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from shiftcal import metrics
+from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
+from shiftcal.auditing.journal import Journal
+from shiftcal.auditing.measure import audit_cell, fit_all
+from shiftcal.auditing.predictors import Predictor, tensor_of
+from shiftcal.auditing.verdict import best_calibrator, verdict
+from shiftcal.calibrators import TemperatureScaling, VectorScaling
+from shiftcal.cli import app
+from shiftcal.conformal import ConformalSets, coverage_and_size
+from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.data.split import MemorySplit
+from shiftcal.evaluation import Predictions
+from shiftcal.models import build
+from shiftcal.records.audit import AuditRecord, read_audit
+
+
+def drawn(n: int, seed: int, sharpness: float = 1.6, noise: float = 0.0, classes: int = 5) -> Predictions:
+    """Predictions that are too sure by a factor on their logits, and know less the more noise there is."""
+    generator = torch.Generator().manual_seed(seed)
+    honest = 1.5 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    targets = torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+    seen = honest + noise * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    return Predictions(sharpness * seen, targets)
+
+
+@pytest.fixture(scope="module")
+def sets() -> PredictionSets:
+    shifts = {("fog", k): drawn(1500, k, 1.2, 0.4 * k) for k in range(1, 4)}
+    shifts[("new camera", None)] = drawn(400, 9, 1.2, 1.5)
+    return PredictionSets(drawn(1500, 10, 1.2), drawn(1200, 11, 1.2), shifts)
+
+
+@pytest.fixture(scope="module")
+def record(sets: PredictionSets) -> AuditRecord:
+    return audit_predictions(sets)
+
+
+def test_every_number_is_the_librarys(sets: PredictionSets, record: AuditRecord) -> None:
+    p, y = sets.clean.logits.softmax(-1), sets.clean.targets
+    cell = record.clean
+    assert cell.n == 1500
+    for name in ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece", "aurc"):
+        assert getattr(cell, name) == pytest.approx(getattr(metrics, name)(p, y), abs=1e-9), name
+    assert cell.excess_aurc == pytest.approx(metrics.excess_aurc(p, y), abs=1e-9)
+    assert cell.gap == pytest.approx(metrics.confidence_gap(p, y), abs=1e-9)
+    assert cell.noise_floor == pytest.approx(metrics.ece_noise_floor(p), abs=1e-9)
+    assert cell.accuracy_at == pytest.approx(
+        {c: metrics.accuracy_at_coverage(p, y, coverage=int(c) / 100) for c in ("80", "90")}
+    )
+    assert cell.brier_calibration == pytest.approx(metrics.brier_calibration(p, y), abs=1e-9)
+    assert cell.brier_calibration + cell.brier_refinement == pytest.approx(cell.brier, abs=1e-9)
+    assert cell.ece_low < cell.ece < cell.ece_high
+    assert sum(cell.histogram.right) == round(cell.accuracy * 1500)
+
+
+def test_calibrators_and_sets_are_fitted_on_validation_data(sets: PredictionSets, record: AuditRecord) -> None:
+    validation, fog = sets.validation, sets.shifts["fog", 3]
+    scaling = TemperatureScaling().fit(validation.logits, validation.targets)
+    assert record.calibrators["temperature"].temperature == pytest.approx(scaling.temperature)
+    [cell] = [c for c in record.shifts if c.shift == "fog" and c.severity == 3]
+    expected = metrics.ece(scaling(fog.logits).softmax(-1), fog.targets)
+    assert cell.scaled["temperature"].ece == pytest.approx(expected, abs=1e-9)
+    vector = VectorScaling().fit(validation.logits, validation.targets)
+    assert cell.scaled["vector"].nll == pytest.approx(metrics.nll(vector(fog.logits).softmax(-1), fog.targets))
+    aps = ConformalSets.fit(validation.logits.softmax(-1), validation.targets)
+    coverage, size = coverage_and_size(aps(fog.logits.softmax(-1)), fog.targets)
+    assert (cell.sets["aps"].coverage, cell.sets["aps"].size) == pytest.approx((coverage, size))
+    assert set(record.calibrators) == {"temperature", "temperature (augmented)", "vector", "histogram", "isotonic"}
+    assert "augmented validation images are needed" in record.calibrators["temperature (augmented)"].reason
+
+
+def test_the_mean_is_over_shifted_sets_and_its_interval_is_narrower(record: AuditRecord) -> None:
+    eces = [cell.ece for cell in record.shifts]
+    assert record.shifted.ece == pytest.approx(np.mean(eces))
+    assert record.shifted.accuracy == pytest.approx(np.mean([cell.accuracy for cell in record.shifts]))
+    assert record.calibrators["vector"].shifted.ece == pytest.approx(
+        np.mean([c.scaled["vector"].ece for c in record.shifts])
+    )
+    widths = [cell.ece_high - cell.ece_low for cell in record.shifts]
+    assert record.shifted.ece_low < record.shifted.ece < record.shifted.ece_high
+    assert record.shifted.ece_high - record.shifted.ece_low < max(widths)
+
+
+def test_without_validation_data_nothing_is_fitted(sets: PredictionSets) -> None:
+    record = audit_predictions(PredictionSets(sets.clean))
+    assert record.validation is None
+    assert all(tried.reason == "no validation data were given" for tried in record.calibrators.values())
+    assert record.sets == dict.fromkeys(("aps", "raps"), "no validation data were given")
+    assert record.clean.scaled == {}
+    assert "Calibrators were not fitted: no validation data were given." in record.verdict
+
+
+def test_the_verdict_tells_what_was_found(record: AuditRecord) -> None:
+    text = " ".join(record.verdict)
+    assert f"Right {100 * record.clean.accuracy:.1f} % of the time, says {100 * record.clean.confidence:.1f} %" in text
+    assert "overconfident by" in text
+    assert "Under fog and new camera it says" in text
+    assert "A temperature fitted on clean data leaves" in text
+    assert "Do not use its confidence under" in text
+    assert "weather beyond severity 1" in text
+    assert any("fewer than 1000 images" in warning for warning in record.warnings)
+
+
+def test_a_calibrated_model_is_not_blamed() -> None:
+    record = audit_predictions(PredictionSets(drawn(2000, 0, 1.0), drawn(2000, 1, 1.0)))
+    [first, *rest] = record.verdict
+    assert "Nothing was shown against its confidence here." in first
+    assert rest == []
+    few = audit_predictions(PredictionSets(drawn(200, 0, 1.0)))
+    assert any("only 200 clean test images" in warning for warning in few.warnings)
+
+
+def test_what_mends_is_what_lowers_the_error_most(record: AuditRecord) -> None:
+    after = {name: tried.shifted.ece for name, tried in record.calibrators.items() if tried.shifted}
+    assert record.mended_by == min(after, key=after.get)
+    assert after[record.mended_by] < record.shifted.ece
+    worse = {
+        name: tried.model_copy(update={"shifted": tried.shifted and tried.shifted.model_copy(update={"ece": 0.9})})
+        for name, tried in record.calibrators.items()
+    }
+    none = record.model_copy(update={"calibrators": worse})
+    assert best_calibrator(none) is None
+    assert "No calibrator lowers its error under shift." in verdict(none)
+
+
+def test_a_class_that_is_never_predicted_gives_no_nan() -> None:
+    one = drawn(300, 0)
+    one.logits[:, 3] = -50
+    cell, _ = audit_cell(one, fit_all({"clean": drawn(300, 1)}))
+    assert all(np.isfinite(value) for value in (cell.ece, cell.classwise_ece, cell.nll, cell.brier_calibration))
+
+
+def test_an_interrupted_audit_continues(sets: PredictionSets, record: AuditRecord, tmp_path: Path) -> None:
+    path, about = tmp_path / "cells.jsonl", {"model": "a"}
+
+    class Stopping(Journal):
+        def add(self, cell, replicates) -> None:  # type: ignore[no-untyped-def]
+            super().add(cell, replicates)
+            if len(self) == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit_predictions(sets, journal=Stopping(path, about))
+    with path.open("a") as file:
+        file.write('{"cell": {"accuracy": 0.')  # cut off in the middle
+    journal = Journal(path, about)
+    assert len(journal) == 3
+    again = audit_predictions(sets, journal=journal)
+    assert again.model_dump(exclude={"seconds", "shifted"}) == record.model_dump(exclude={"seconds", "shifted"})
+    ends = ("ece", "ece_low", "ece_high")  # errors of resamples are rounded in the file
+    assert [getattr(again.shifted, e) for e in ends] == pytest.approx([getattr(record.shifted, e) for e in ends])
+    assert len(Journal(path, {"model": "b"})) == 0, "another audit's cells are not taken up"
+
+
+def images(n: int, seed: int) -> MemorySplit:
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (n, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    return MemorySplit(pixels, torch.randint(0, 4, (n,), generator=generator))
+
+
+def test_a_model_is_audited_under_corruption() -> None:
+    torch.manual_seed(0)
+    model = build("small", 4)
+    given = Images("noise", ("a", "b", "c", "d"), images(60, 0), images(50, 1), {"other": (images(40, 2),)})
+    found = audit(
+        model,
+        given,
+        preprocess=Preprocessing((0.5,) * 3, (0.5,) * 3),
+        corruptions=("fog", "pixelate"),
+        progress=False,
+    )
+    assert [(c.shift, c.severity) for c in found.shifts][:2] == [("other", None), ("fog", 1)]
+    assert len(found.shifts) == 11
+    assert found.calibrators["temperature (augmented)"].fitted_on is not None
+    assert found.data.counts == {"test": 60, "validation": 50, "other": 40}
+    assert found.corruptions.constants == "cifar"
+
+
+@pytest.mark.parametrize("wrap", [lambda z: {"logits": z}, lambda z: (z, None), lambda z: [z], lambda z: z])
+def test_logits_are_found_in_what_a_model_returns(wrap) -> None:  # type: ignore[no-untyped-def]
+    z = torch.randn(3, 4)
+    assert torch.equal(tensor_of(wrap(z)), z)
+    with pytest.raises(ValueError, match="a row of logits for each image"):
+        tensor_of(torch.zeros(3))
+    with pytest.raises(ValueError, match="one that returns logits"):
+        tensor_of({"scores": z})
+
+
+def test_probabilities_become_logits_and_columns_are_chosen() -> None:
+    class Gives(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, :4].softmax(-1)
+
+    x = torch.randn(5, 3, 2, 2)
+    p = x.flatten(1)[:, :4].softmax(-1)
+    torch.testing.assert_close(Predictor(Gives(), "probabilities")(x).softmax(-1).float(), p)
+    chosen = Predictor(Gives(), "probabilities", [2, 0])(x).softmax(-1).float()
+    torch.testing.assert_close(chosen, p[:, [2, 0]] / p[:, [2, 0]].sum(1, keepdim=True))
+
+    class Logits(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 5 * x.flatten(1)[:, :4]
+
+    with pytest.raises(ValueError, match="`outputs` should be probabilities"):
+        Predictor(Logits(), "probabilities")(x)
+
+
+def write_npz(path: Path, sets: PredictionSets) -> None:
+    parts = [("test", "", 0, sets.clean), ("validation", "", 0, sets.validation)]
+    parts += [("test", shift, severity or 0, p) for (shift, severity), p in sets.shifts.items()]
+    np.savez(
+        path,
+        logits=np.concatenate([p.logits.numpy() for *_, p in parts]),
+        target=np.concatenate([p.targets.numpy() for *_, p in parts]),
+        split=np.concatenate([[split] * len(p.targets) for split, _, _, p in parts]),
+        shift=np.concatenate([[shift] * len(p.targets) for _, shift, _, p in parts]),
+        severity=np.concatenate([[severity] * len(p.targets) for _, _, severity, p in parts]),
+    )
+
+
+def test_the_command_on_predictions(sets: PredictionSets, record: AuditRecord, tmp_path: Path) -> None:
+    write_npz(tmp_path / "p.npz", sets)
+    words = ["audit", "--predictions", str(tmp_path / "p.npz"), "--out", str(tmp_path / "a")]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    assert record.verdict[0] in first.output.replace("\\", "")
+    found = read_audit(tmp_path / "a")
+    assert found.clean == record.clean
+    assert found.shifted.ece == pytest.approx(record.shifted.ece, abs=1e-9)
+    page = (tmp_path / "a" / "audit.html").read_text()
+    assert "Right" in page
+    assert "<svg" in page
+    assert 'src="http' not in page
+    assert not (tmp_path / "a" / "cells.jsonl").exists()
+    second = CliRunner().invoke(app, words)
+    assert "finished earlier" in second.output
+    np.savez(tmp_path / "q.npz", logits=sets.clean.logits.numpy(), target=sets.clean.targets.numpy())
+    other = CliRunner().invoke(app, ["audit", "--predictions", str(tmp_path / "q.npz"), "--out", str(tmp_path / "a")])
+    assert other.exit_code == 2
+    assert "another audit.json" in other.output
+    json.loads((tmp_path / "a" / "audit.json").read_text())
+
+
+def test_the_command_wants_one_thing(tmp_path: Path) -> None:
+    neither = CliRunner().invoke(app, ["audit", "--out", str(tmp_path / "a")])
+    assert neither.exit_code == 2
+    assert "`MODEL` should be given, or --predictions" in neither.output
+    missing = CliRunner().invoke(app, ["audit", "nowhere", "--out", str(tmp_path / "a")])
+    assert missing.exit_code == 2
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,106 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_audits import made
+from scipy import stats
+from typer.testing import CliRunner
+
+from shiftcal.auditing.gate import Limits, checks, overall, summary, wilson
+from shiftcal.cli import app
+from shiftcal.records.audit import AUDIT, AuditRecord, write_audit
+
+
+@pytest.fixture
+def record() -> AuditRecord:
+    return made()
+
+
+def gate(tmp_path: Path, record: AuditRecord, *words: str):  # type: ignore[no-untyped-def]
+    write_audit(tmp_path / AUDIT, record)
+    return CliRunner().invoke(app, ["gate", str(tmp_path / AUDIT), *words])
+
+
+def test_exit_codes(tmp_path: Path, record: AuditRecord) -> None:
+    assert gate(tmp_path, record, "--max-ece", "0.06").exit_code == 0
+    assert gate(tmp_path, record, "--max-ece", "0.04").exit_code == 1
+    assert gate(tmp_path, record, "--max-shifted-ece", "0.2", "--where", "corruption=rain").exit_code == 2
+    assert gate(tmp_path, record, "--max-ece", "0.052").exit_code == 0, "without --strict the value decides"
+    strict = gate(tmp_path, record, "--max-ece", "0.052", "--strict")
+    assert strict.exit_code == 2, "the interval is 0.04 to 0.06"
+    assert "not judged" in strict.output
+    assert gate(tmp_path, record, "--max-ece", "0.07", "--strict").exit_code == 0
+    assert gate(tmp_path, record, "--max-ece", "0.03", "--strict").exit_code == 1
+
+
+def test_one_failure_fails_all(tmp_path: Path, record: AuditRecord) -> None:
+    answer = gate(tmp_path, record, "--max-ece", "0.06", "--min-accuracy", "0.99", "--max-shifted-ece", "0.2")
+    assert answer.exit_code == 1
+    assert "| clean accuracy | ≥ 99.0 % | 90.0 % |" in answer.output
+    assert "failed" in answer.output
+    unjudged = gate(tmp_path, record, "--max-ece", "0.06", "--max-shifted-ece", "0.2", "--where", "severity>=4")
+    assert unjudged.exit_code == 2, "what cannot be judged has not passed"
+    assert "there is no such test set" in unjudged.output
+
+
+def test_conditions_choose_shifted_sets(record: AuditRecord) -> None:
+    def value(*where: str) -> float:
+        [check] = checks(record, Limits(max_shifted_ece=0.5), where)
+        return check.value
+
+    assert value() == pytest.approx((0.1 + 0.2 + 0.3) / 3)
+    assert value("corruption=fog") == pytest.approx(0.15)
+    assert value("severity<=1") == pytest.approx(0.2)  # fog 1 and snow 1
+    assert value("corruption=fog", "severity=2") == pytest.approx(0.2)
+    for bad in ("fog", "severity=high", "colour=red", "corruption<=fog"):
+        with pytest.raises(ValueError, match="`where` should be corruption=NAME"):
+            value(bad)
+
+
+def test_the_worst_set_and_calibrators_are_judged(record: AuditRecord) -> None:
+    [worst] = checks(record, Limits(max_worst_ece=0.25))
+    assert worst.value == pytest.approx(0.3)
+    [after] = checks(record, Limits(max_shifted_ece=0.25, calibrator="temperature"))
+    assert after.value == pytest.approx((0.05 + 0.1 + 0.15) / 3)
+    with pytest.raises(ValueError, match="`calibrator` should be one of temperature"):
+        checks(record, Limits(max_ece=0.1, calibrator="vector"))
+
+
+def test_accuracy_has_wilsons_interval() -> None:
+    reference = stats.binomtest(180, 200).proportion_ci(method="wilson")
+    assert wilson(0.9, 200) == pytest.approx((reference.low, reference.high), abs=1e-6)
+
+
+def test_the_summary_is_for_a_pull_request(tmp_path: Path, record: AuditRecord) -> None:
+    path = tmp_path / "summary.md"
+    assert gate(tmp_path, record, "--max-ece", "0.06", "--summary", str(path)).exit_code == 0
+    assert path.read_text() == summary(record, checks(record, Limits(max_ece=0.06)), strict=False)
+    assert path.read_text().startswith("### Calibration gate: passed")
+    assert "| clean ECE | ≤ 6.0 % | 5.0 % | 4.0 % to 6.0 % | passed |" in path.read_text()
+    assert overall([], strict=False) == "not judged"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"audit_schema": 99}', '{"audit_schema": 1, "clean": 3}'])
+def test_what_is_no_audit_is_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / AUDIT).write_text(content)
+    answer = CliRunner().invoke(app, ["gate", str(tmp_path), "--max-ece", "0.1"])
+    assert answer.exit_code == 2
+    assert len(answer.stderr.strip().splitlines()) == 1
+
+
+def test_wrong_limits_are_named(tmp_path: Path, record: AuditRecord) -> None:
+    assert "should be given, such as --max-ece" in gate(tmp_path, record).output
+    percent = gate(tmp_path, record, "--max-ece", "5")
+    assert percent.exit_code == 2
+    assert "0.05 for 5 %" in percent.output
+
+
+def test_torch_is_not_imported(tmp_path: Path, record: AuditRecord) -> None:
+    write_audit(tmp_path / AUDIT, record)
+    program = (
+        "import sys\nfrom shiftcal.cli import app\n"
+        f"try:\n    app(['gate', {str(tmp_path)!r}, '--max-ece', '0.06'])\nexcept SystemExit as end:\n"
+        "    assert end.code == 0, end.code\nassert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

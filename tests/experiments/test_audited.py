@@ -1,0 +1,225 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from shiftcal import models
+from shiftcal.cli import app
+from shiftcal.experiments.audited import Wanted, audit_model, prepare
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.opened import open_model
+from shiftcal.experiments.run import complete
+from shiftcal.models.weights import class_metadata
+from shiftcal.records.audit import read_audit
+
+NAMES = ("cat", "cow", "dog")
+HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+
+
+def pictures(root: Path, classes: tuple[str, ...] = NAMES, each: int = 6, seed: int = 0, size: int = 16) -> Path:
+    """Images whose brightness tells their class, in a folder for each class."""
+    rng = np.random.default_rng(seed)
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for k in range(each):
+            level = 60 + 60 * NAMES.index(name) if name in NAMES else 20
+            pixels = (level + rng.integers(-20, 20, (size, size, 3))).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{k}.png")
+    return root
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path / "net.safetensors"
+    safetensors.torch.save_file(models.build("small", 3).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path / "named.safetensors"
+    safetensors.torch.save_file(models.build("small", 3).state_dict(), path, class_metadata(NAMES))
+    return path
+
+
+def wanted(model: Path, data: Path, **more: object) -> Wanted:
+    return Wanted(str(model), str(data), network="small", corruptions=(), **(HALF | more))  # type: ignore[arg-type]
+
+
+def test_a_whole_folder_is_the_test_set_unless_it_has_parts(checkpoint: Path, tmp_path: Path) -> None:
+    ready = prepare(wanted(checkpoint, pictures(tmp_path / "plain")), progress=False)
+    assert ready.images.counts == {"test": 18}
+    root = tmp_path / "parts"
+    for part, each in (("train", 5), ("val", 2), ("test", 3)):
+        pictures(root / part, each=each)
+    ready = prepare(wanted(checkpoint, root), progress=False)
+    assert ready.images.counts == {"test": 9, "validation": 6}
+    ready = prepare(wanted(checkpoint, root, validation=root / "train", shifts={"other": root / "val"}), progress=False)
+    assert ready.images.counts == {"test": 9, "validation": 15, "other": 6}
+
+
+def test_classes_are_matched_by_name(named: Path, tmp_path: Path) -> None:
+    """A folder that lacks a class, and so has another order of indices, gives the same logits for the same images."""
+    pictures(tmp_path / "all")
+    pictures(tmp_path / "two", ("cow", "dog"))
+    whole = prepare(wanted(named, tmp_path / "all"), progress=False)
+    assert whole.notes == ()
+    part = prepare(wanted(named, tmp_path / "two"), progress=False)
+    assert part.images.classes == ("cow", "dog")
+    assert part.seen.restricted == "the softmax is over the 2 of 3 classes that the data has"
+    x = part.preprocess(part.images.test.images)
+    torch.testing.assert_close(part.predictor(x), whole.predictor(x)[:, [1, 2]])
+    pictures(tmp_path / "strange", ("cat", "cowe", "dog"))
+    with pytest.raises(ValueError, match=r"'cowe' \(nearest: cow\)"):
+        prepare(wanted(named, tmp_path / "strange"), progress=False)
+
+
+def test_a_shift_may_lack_classes_but_has_no_others(named: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "all")
+    pictures(tmp_path / "camera", ("dog",), each=4)
+    ready = prepare(wanted(named, tmp_path / "all", shifts={"camera": tmp_path / "camera"}), progress=False)
+    assert ready.images.shifts["camera"][0].targets.tolist() == [2] * 4
+    pictures(tmp_path / "zoo", ("dog", "yak"))
+    with pytest.raises(ValueError, match="'yak'"):
+        prepare(wanted(named, tmp_path / "all", shifts={"zoo": tmp_path / "zoo"}), progress=False)
+
+
+def test_names_that_are_not_known_are_given_or_noted(checkpoint: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all")
+    ready = prepare(wanted(checkpoint, data), progress=False)
+    assert any("does not name its classes" in note for note in ready.notes)
+    (tmp_path / "names.txt").write_text("dog\ncat\ncow\n")
+    given = prepare(wanted(checkpoint, data, classes=tmp_path / "names.txt"), progress=False)
+    x = ready.preprocess(ready.images.test.images)
+    torch.testing.assert_close(given.predictor(x), ready.predictor(x)[:, [1, 2, 0]])
+    (tmp_path / "names.txt").write_text("dog\ncat\n")
+    with pytest.raises(ValueError, match="weights"):  # a network of two classes does not take these weights
+        prepare(wanted(checkpoint, data, classes=tmp_path / "names.txt"), progress=False)
+    pictures(tmp_path / "two", ("cow", "dog"))
+    with pytest.raises(ValueError, match=r"of 2 classes, as the data has \(--classes FILE"):
+        prepare(wanted(checkpoint, tmp_path / "two"), progress=False)
+
+
+def test_preprocessing_is_asked_for_and_recorded(checkpoint: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all", size=40)
+    with pytest.raises(ValueError, match=r"`preprocessing` should be given \(--mean and --std\)"):
+        prepare(wanted(checkpoint, data, mean=(), std=()), progress=False)
+    ready = prepare(wanted(checkpoint, data, size=16, resize=20, interpolation="bicubic"), progress=False)
+    assert ready.images.test.shape == (3, 16, 16)
+    assert ready.shown == {
+        "size": 16,
+        "resize": 20,
+        "interpolation": "bicubic",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.25, 0.25],
+    }
+    with Image.open(sorted((data / "cat").iterdir())[0]) as image:
+        small = image.resize((20, 20), Image.Resampling.BICUBIC).crop((2, 2, 18, 18))
+    assert torch.equal(ready.images.test.images[0], torch.from_numpy(np.array(small)).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(("size", "constants"), [(32, "cifar"), (64, "tiny-imagenet"), (224, "imagenet")])
+def test_constants_are_the_nearest(checkpoint: Path, tmp_path: Path, size: int, constants: str) -> None:
+    data = pictures(tmp_path / "all", each=1, size=size)
+    assert prepare(wanted(checkpoint, data), progress=False).constants == constants
+
+
+def test_the_network_of_a_checkpoint_is_needed(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="`model` should be given: --model NAME"):
+        open_model(str(checkpoint))
+    (tmp_path / "their_code.py").write_text(
+        "from shiftcal.models import build\n\ndef make(classes):\n    return build('small', classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    opened = open_model(str(checkpoint), network="their_code:make")
+    assert opened.kind == "checkpoint"
+    assert opened.sha256 is not None
+    torch.save({"state_dict": {f"model.{k}": v for k, v in opened.model.state_dict().items()}}, tmp_path / "light.ckpt")
+    again = open_model(str(tmp_path / "light.ckpt"), network="small")
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(again.model.eval()(x), opened.model.eval()(x))
+
+
+def test_a_program_is_loaded_only_if_it_is_trusted(tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"a trusted one \(--trust\)"):
+        open_model(str(tmp_path / "m.pt2"))
+    with pytest.raises(ValueError, match=r"a whole torch\.export program"):
+        open_model(str(tmp_path / "m.pt2"), trust=True)
+
+
+def test_a_run_is_audited_on_its_own_data(tmp_path: Path) -> None:
+    sizes = ["data.train=64", "data.validation=40", "data.test=48", "train.epochs=1"]
+    record = complete(load_config("demo", ["method=ce", *sizes]), tmp_path / "run", progress=False)
+    answer = CliRunner().invoke(
+        app, ["audit", str(tmp_path / "run"), "--corruptions", "fog", "--out", str(tmp_path / "a")]
+    )
+    assert answer.exit_code == 0, answer.output
+    found = read_audit(tmp_path / "a")
+    assert found.clean.accuracy == pytest.approx(record.evaluation.clean.accuracy)
+    assert found.clean.ece == pytest.approx(record.evaluation.clean.ece, abs=1e-4)
+    texture = {c.severity: c.ece for c in record.evaluation.shifts}
+    assert {c.severity: c.ece for c in found.shifts if c.shift == "texture"} == pytest.approx(texture, abs=1e-4)
+    assert found.calibrators["temperature"].temperature == record.evaluation.temperatures["clean"]
+    assert found.calibrators["temperature (augmented)"].temperature == record.evaluation.temperatures["shift_aware"]
+    assert found.model.kind == "run"
+    assert "preprocessing: mean [0.5, 0.5, 0.5]" in answer.output
+
+
+def test_an_audit_that_was_stopped_continues(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pictures(tmp_path / "all", each=10)
+    asked = Wanted(str(named), str(data), network="small", corruptions=("fog",), **HALF)  # type: ignore[arg-type]
+    whole = audit_model(asked, tmp_path / "whole", progress=False)
+    from shiftcal.auditing import audit as module
+
+    seen: list[int] = []
+
+    def counted(*args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+        seen.append(1)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return predict(*args, **kwargs)
+
+    predict = module.predict
+    monkeypatch.setattr(module, "predict", counted)
+    with pytest.raises(KeyboardInterrupt):
+        audit_model(asked, tmp_path / "a", progress=False)
+    monkeypatch.undo()
+    again = audit_model(asked, tmp_path / "a", progress=False)
+    assert again.shifts == whole.shifts
+    assert again.verdict == whole.verdict
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["about.json", "audit.json"]
+
+
+@pytest.mark.slow
+def test_ranks_share_the_images(named: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all", each=21)
+    words = ["audit", str(named), "--data", str(data), "--model", "small", "--corruptions", "fog,pixelate"]
+    words += ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--batch-size", "8", "--validation", str(data)]
+    alone = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "one")])
+    assert alone.exit_code == 0, alone.output
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "shiftcal"]
+    two = subprocess.run(
+        [*command, *words, "--out", str(tmp_path / "two")],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr[-3000:]
+    assert two.stdout.count("Audit: ") == 1, "one rank speaks"
+    one, other = read_audit(tmp_path / "one"), read_audit(tmp_path / "two")
+    assert other.device["processes"] == 2
+    for a, b in zip((one.clean, *one.shifts), (other.clean, *other.shifts), strict=True):
+        assert (a.shift, a.severity, a.n) == (b.shift, b.severity, b.n)
+        assert (a.ece, a.nll, a.aurc) == pytest.approx((b.ece, b.nll, b.aurc), abs=1e-6)
+    assert one.verdict == other.verdict
