@@ -11,14 +11,20 @@ import numpy as np
 import onnx
 import pyarrow.parquet
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from shiftcal import calibrators, models
+from shiftcal import calibrators, metrics, models
+from shiftcal.auditing.audit import PredictionSets, audit_predictions
+from shiftcal.auditing.measure import Fitted
+from shiftcal.calibrators.store import read_metadata
 from shiftcal.cli import app
 from shiftcal.data import load
+from shiftcal.evaluation import Predictions
+from shiftcal.experiments.calibrated import write_calibrator
 from shiftcal.records.audit import read_audit
 
 TINY = ["data.train=320", "data.validation=80", "data.test=40", "train.epochs=2", "train.batch_size=32"]
@@ -326,6 +332,96 @@ def test_exports_of_checkpoints_without_data(place: Path, tmp_path: Path) -> Non
     answer = shiftcal(*checkpoint, "--to", tmp_path / "n.onnx")
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
     assert "--size N, or --data FOLDER" in answer.stderr
+
+
+def audited(place: Path, out: Path, *more: str | Path) -> tuple[int, str, str]:
+    folder = place / "by-class"
+    words = ["audit", place / "run", "--data", folder, "--corruptions", "none", "--out", out]
+    return invoke(*words, *(more or ("--validation", folder, "--calibrate", "vector")))
+
+
+def test_what_an_audit_promises_of_a_calibrator_is_what_predictions_have(place: Path, tmp_path: Path) -> None:
+    code, stdout, stderr = audited(place, tmp_path / "a")
+    assert (code, stderr) == (0, "")
+    file = tmp_path / "a" / "calibrator.safetensors"
+    assert f"Calibrator: {file} (vector, fitted on validation images)" in stdout
+    record = read_audit(tmp_path / "a")
+    described = read_metadata(file)
+    assert (described["kind"], described["name"], described["outputs"]) == ("VectorScaling", "vector", "logits")
+    assert described["classes"] == list(record.data.classes) == sorted(record.data.classes)
+    assert described["model"]["sha256"] == record.model.sha256
+    command = ["predict", place / "run", place / "by-class", "--calibrator", file, "--all", "--out", tmp_path / "p.csv"]
+    assert "another model" not in done(*command)
+    table = rows(tmp_path / "p.csv")
+    targets = torch.tensor([record.data.classes.index(row["file"].partition("/")[0]) for row in table])
+    given = torch.from_numpy(probabilities(table))
+    given = given / given.sum(1, keepdim=True)
+    assert metrics.ece(given, targets) == pytest.approx(record.calibrators["vector"].clean.ece, abs=1e-3)
+    assert metrics.nll(given, targets) == pytest.approx(record.calibrators["vector"].clean.nll, abs=1e-3)
+    assert abs(record.calibrators["vector"].clean.nll - record.clean.nll) > 0.05, "it changes something"
+
+    model = models.build("small", 8)
+    names = {"classes": json.dumps(list(record.data.classes))}
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "other.safetensors", names)
+    words = ["predict", tmp_path / "other.safetensors", "--model", "small", *NORMALISED, *command[2:]]
+    assert "the calibrator was fitted on another model's file, run (ce)" in done(*words)
+
+    before = file.read_bytes()
+    file.unlink()
+    code, stdout, stderr = audited(place, tmp_path / "a")
+    assert (code, stderr) == (0, "")
+    assert "This audit was finished earlier" in stdout
+    assert file.read_bytes() == before, "fitted again, on the validation images alone, it is the same"
+    code, stdout, _ = audited(place, tmp_path / "a", "--validation", place / "by-class", "--calibrate", "best")
+    assert (code, f"({record.mended_by}, fitted on" in stdout) == (0, True)
+    assert read_metadata(file)["name"] == record.mended_by
+
+
+def test_where_no_calibrator_can_be_written_the_audit_is_and_the_reason_is_said(place: Path, tmp_path: Path) -> None:
+    for name in ("best", "temperature"):
+        code, _, stderr = audited(place, tmp_path / name, "--calibrate", name)
+        assert (code, stderr.count("\n")) == (2, 1)
+        assert "no validation data were given" in stderr
+        assert sorted(file.name for file in (tmp_path / name).iterdir()) == ["about.json", "audit.html", "audit.json"]
+    code, _, stderr = audited(place, tmp_path / "none", "--calibrate", "vektor")
+    assert (code, "Did you mean 'vector'?" in stderr) == (2, True)
+    assert not (tmp_path / "none").exists(), "said before the audit"
+
+
+def test_only_what_mends_and_fits_the_audit_is_written(tmp_path: Path) -> None:
+    logits, targets = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+    fitted: list[Fitted] = []
+    sets = PredictionSets(Predictions(logits, targets), Predictions(logits.flip(0), targets))
+    record = audit_predictions(sets, on_fitted=fitted.append)
+    with pytest.raises(ValueError, match="best: none of the audit's lowers the ECE"):
+        write_calibrator(tmp_path, record.model_copy(update={"mended_by": None}), "best", fitted[0])
+    tried = record.calibrators["temperature"]
+    other = record.calibrators | {"temperature": tried.model_copy(update={"temperature": tried.temperature + 0.3})}
+    with pytest.raises(ValueError, match="`validation` should be the images of the audit"):
+        write_calibrator(tmp_path, record.model_copy(update={"calibrators": other}), "temperature", fitted[0])
+    assert list(tmp_path.iterdir()) == []
+    name, file = write_calibrator(tmp_path, record, "Temperature", fitted[0])
+    assert (name, calibrators.load(file).temperature) == ("temperature", tried.temperature)
+
+
+def test_a_calibrator_of_a_table_knows_what_the_table_held(place: Path, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(300, 8, generator=generator).softmax(-1)
+    targets = torch.multinomial(p.square(), 1, generator=generator).squeeze(1)
+    split = np.where(np.arange(300) < 200, "validation", "test")
+    np.savez(tmp_path / "t.npz", target=targets.numpy(), probabilities=p.numpy(), split=split)
+    words = ["audit", "--predictions", tmp_path / "t.npz", "--calibrate", "vector", "--out", tmp_path / "a"]
+    done(*words)
+    file = tmp_path / "a" / "calibrator.safetensors"
+    before = file.read_bytes()
+    assert read_metadata(file)["outputs"] == "probabilities"
+    file.unlink()
+    done(*words)
+    assert file.read_bytes() == before
+    code, _, stderr = invoke(
+        "predict", place / "run", place / "loose", "--calibrator", file, "--out", tmp_path / "p.csv"
+    )
+    assert (code, "VectorScaling fitted on probabilities" in stderr) == (2, True)
 
 
 def test_a_disagreeing_export_fails_with_code_1(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

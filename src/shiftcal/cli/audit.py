@@ -29,6 +29,7 @@ from shiftcal.cli._shared import (
 )
 
 if TYPE_CHECKING:
+    from shiftcal.auditing.measure import Fitted
     from shiftcal.records.audit import AuditRecord
 
 HELP = """Audit a classifier: how far its confidence can be trusted, where it breaks, what mends it.
@@ -70,6 +71,10 @@ def audit(
     interpolation: Resampling = None,
     mean: ChannelMean = "",
     std: ChannelStd = "",
+    calibrate: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Also write calibrator.safetensors: `best`, or one of the audit's by name."),
+    ] = None,
     bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = 15,
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 500,
     frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost, or `drawn`.")] = None,
@@ -79,14 +84,24 @@ def audit(
     """Audit a classifier."""
     with errors_in_one_line(out, stopped="The same command continues."):
         from shiftcal.experiments.audited import audit_model, audit_tables
+        from shiftcal.experiments.calibrated import (
+            calibrator_name,
+            fit_model_again,
+            fit_tables_again,
+            write_calibrator,
+        )
         from shiftcal.experiments.wanted import Wanted
 
         if (model is None) == (predictions is None):
             raise wrong("MODEL", "given, or --predictions, not both", model or "nothing")
         if bins < 1 or batch_size < 1:
             raise wrong("bins", "positive, and batch-size too", f"{bins}, {batch_size}")
+        if calibrate is not None:
+            calibrator_name(calibrate)  # before the audit, which may take long
+        fitted: list[Fitted] = []
+        files = [Path(word) for word in words_of(predictions or "")]
         if predictions is not None:
-            record = audit_tables([Path(word) for word in words_of(predictions)], out, bins=bins, classes=classes)
+            record = audit_tables(files, out, bins=bins, classes=classes, on_fitted=fitted.append)
         else:
             wanted = Wanted(
                 model=str(model),
@@ -110,8 +125,13 @@ def audit(
                 device=device,
                 trust=trust,
             )
-            record = audit_model(wanted, out)
+            record = audit_model(wanted, out, on_fitted=fitted.append)
         show(record, out)
+        if calibrate is not None:
+            if not fitted:  # the audit was finished earlier
+                fitted.append(fit_tables_again(files) if predictions is not None else fit_model_again(wanted))
+            name, file = write_calibrator(out, record, calibrate, fitted[0])
+            typer.echo(f"Calibrator: {file} ({name}, fitted on {record.calibrators[name].fitted_on})")
 
 
 def show(record: AuditRecord, out: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, audit, audit_predictions
 from shiftcal.auditing.journal import Journal
+from shiftcal.auditing.measure import Fitted
 from shiftcal.auditing.predictors import Predictor, tensor_of
 from shiftcal.auditing.tables import read_predictions
 from shiftcal.data.dataset import Dataset
@@ -53,8 +54,13 @@ class Ready:
     notes: tuple[str, ...] = ()
 
 
-def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRecord:
-    """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read."""
+def audit_model(
+    wanted: Wanted, out: Path, *, on_fitted: Callable[[Fitted], None] | None = None, progress: bool = True
+) -> AuditRecord:
+    """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read.
+
+    `on_fitted` gets the fitted calibrators, unless the audit is only read.
+    """
     ready = prepare(wanted, progress=progress)
     about = _about(wanted, ready)
     if (kept := _finished(out, about)) is not None:
@@ -90,6 +96,7 @@ def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRec
             ),
             "warnings": ready.notes,
         },
+        on_fitted=on_fitted,
         progress=progress,
     )
     record = record.model_copy(update={"seconds": {"audit": time.perf_counter() - clock}})
@@ -97,8 +104,15 @@ def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRec
     return record
 
 
-def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: Path | None = None) -> AuditRecord:
-    """Audit predictions from files in a directory of its own."""
+def audit_tables(
+    files: Sequence[Path],
+    out: Path,
+    *,
+    bins: int = 15,
+    classes: Path | None = None,
+    on_fitted: Callable[[Fitted], None] | None = None,
+) -> AuditRecord:
+    """Audit predictions from files in a directory of its own; `on_fitted` as in `audit_model`."""
     about = {"files": [sha256_of(file) if file.is_file() else str(file) for file in files], "bins": bins}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -123,6 +137,7 @@ def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: P
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "warnings": tuple(str(warning.message) for warning in caught),
         },
+        on_fitted=on_fitted,
     )
     _write(out, record, journal)
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,10 @@ def open_classifier(wanted: Wanted, calibrator: Path | None) -> Classifier:
         expected = f"left out: the model is calibrated already, by {opened.calibrator}"
         raise wrong("calibrator", expected, str(calibrator))
     fitted, columns, notes = calibrators.load(calibrator), None, []
-    before = read_metadata(calibrator).get("outputs", "logits")
+    described = read_metadata(calibrator)
+    before, other = described.get("outputs", "logits"), _other_model(described, opened)
+    if other is not None:
+        notes.append(f"the calibrator was fitted on another model's file, {other}")
     if before != outputs and not fitted.shift_invariant:
         expected = f"one for {outputs}, which the model gives (temperature, histogram and isotonic are for both)"
         raise DataError("calibrator", expected, f"{type(fitted).__name__} fitted on {before}")
@@ -72,3 +76,12 @@ def open_classifier(wanted: Wanted, calibrator: Path | None) -> Classifier:
             notes.append(f"the softmax is over the {len(own)} of {len(names)} classes that the calibrator knows")
     module = Calibrated(Predictor(opened.model, outputs, columns), fitted)
     return Classifier(module.eval(), opened, own or names, known, type(fitted).__name__, tuple(notes))
+
+
+def _other_model(described: Mapping[str, Any], opened: Opened) -> str | None:
+    """Name the model that a calibrator was fitted on, if its file is another than the one that was opened."""
+    model = described.get("model")
+    digest = model.get("sha256") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or None in (digest, opened.sha256) or digest == opened.sha256:
+        return None
+    return str(model.get("name"))
