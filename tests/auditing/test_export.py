@@ -164,3 +164,17 @@ def test_small_networks_of_ours_have_no_modes_in_a_program(tmp_path: Path) -> No
         torch.testing.assert_close(program.train()(images()), program.eval()(images()))
     with pytest.raises(ValueError, match=r"a trusted one \(--trust\)"):
         open_model(str(tmp_path / "model.pt2"))
+
+
+def test_a_program_moves_whole_to_a_device(tmp_path: Path) -> None:
+    """Bins are made on a device that the program names: it has to be renamed, not only its tensors moved."""
+    export(calibrated("HistogramBinning"), images(), tmp_path / "model.pt2", ABOUT)
+    program = open_model(str(tmp_path / "model.pt2"), trust=True).model
+    with torch.inference_mode():
+        before = program(images())
+        assert torch.equal(program.to("cpu")(images()), before)
+    inside = nn.Sequential(program).to("meta")
+    assert all(tensor.is_meta for tensor in inside.state_dict().values())
+    named = [node.kwargs["device"] for node in program.program.graph.nodes if "device" in node.kwargs]
+    assert named, "this program names devices"
+    assert {torch.device(device).type for device in named} == {"meta"}

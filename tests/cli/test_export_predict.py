@@ -334,6 +334,31 @@ def test_exports_of_checkpoints_without_data(place: Path, tmp_path: Path) -> Non
     assert "--size N, or --data FOLDER" in answer.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_model_of_timms_is_exported_with_its_preprocessing(suffix: str, tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        array = rng.integers(0, 256, (6, 8 + number, 3), dtype=np.uint8)
+        Image.fromarray(array).resize((230 + number, 200)).save(tmp_path / "photos" / f"{number}.png")
+    model = ["timm/resnet10t", "--weights", tmp_path / "weights.pt"]
+    stdout = done(
+        "export", *model, "--calibrator", "none", "--to", tmp_path / f"m{suffix}", "--data", tmp_path / "photos"
+    )
+    assert "on 4 images of" in stdout
+    more = ["--trust"] if suffix == ".pt2" else []
+    done("predict", tmp_path / f"m{suffix}", tmp_path / "photos", *more, "--out", tmp_path / "a.csv")
+    done("predict", model[0], tmp_path / "photos", *model[1:], "--out", tmp_path / "b.csv")
+    for one, other in zip(rows(tmp_path / "a.csv"), rows(tmp_path / "b.csv"), strict=True):
+        assert (one["file"], one["label"]) == (other["file"], other["label"])
+        assert float(one["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-4)
+        assert one["label"].startswith("n0"), "a name of ImageNet's"
+
+
 def audited(place: Path, out: Path, *more: str | Path) -> tuple[int, str, str]:
     folder = place / "by-class"
     words = ["audit", place / "run", "--data", folder, "--corruptions", "none", "--out", out]

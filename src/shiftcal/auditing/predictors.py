@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,20 +158,33 @@ def _session(path: Path) -> Any:
 
 
 class ProgramModel(nn.Module):
-    """A program of torch.export's, which has no modes: the module it gives refuses `eval`."""
+    """A program of torch.export's as a module: in one mode alone, since its own refuses `eval`, and on any device.
 
-    def __init__(self, module: nn.Module) -> None:
+    A program names devices inside, so that moving its tensors would not be enough.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
         super().__init__()
-        self.module = module
+        self.program, self.module = program, program.module()
 
     def train(self, mode: bool = True) -> ProgramModel:
         """Stay as exported, whatever the mode."""
         self.training = mode
         return self
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ProgramModel:  # noqa: ARG002
+        from torch.export.passes import move_to_device_pass
+
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        device = fn(torch.empty(0, device=tensors[0].device if tensors else "cpu")).device  # what `to` asks for
+        if any(tensor.device != device for tensor in tensors):
+            self.program = move_to_device_pass(self.program, device)
+            self.module = self.program.module()
+        return self
+
     def forward(self, images: Tensor) -> Any:
         """Return what the program gives."""
-        return self.module(images)
+        return self.module(images.contiguous())
 
 
 def exported_program(path: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -179,10 +192,10 @@ def exported_program(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     extra = {METADATA: ""}
     try:
         with path.open("rb") as file:
-            module = torch.export.load(file, extra_files=extra).module()
+            model = ProgramModel(torch.export.load(file, extra_files=extra))
     except Exception as error:  # of a damaged archive
         raise DataError("model", "a whole torch.export program", f"{path}: {reason_of(error)}") from None
-    return ProgramModel(module), metadata_of(extra)
+    return model, metadata_of(extra)
 
 
 def metadata_of(stored: Mapping[str, str]) -> dict[str, Any]:
