@@ -178,3 +178,25 @@ def test_a_program_moves_whole_to_a_device(tmp_path: Path) -> None:
     named = [node.kwargs["device"] for node in program.program.graph.nodes if "device" in node.kwargs]
     assert named, "this program names devices"
     assert {torch.device(device).type for device in named} == {"meta"}
+
+
+def test_one_class_that_agrees_excuses_no_other() -> None:
+    class Moved(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return module(images) + torch.tensor([0.0, 0.01, -0.01, 0.0, 0.0])
+
+    module = calibrated("HistogramBinning").eval()
+    found = compare(module, Moved(), images(6))
+    assert found.on_steps == 0
+    assert found.difference == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_program_that_views_its_input_takes_images_in_any_memory_format(tmp_path: Path) -> None:
+    class Viewing(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.view(images.shape[0], 3, -1).mean(2)
+
+    export(Calibrated(Predictor(Viewing())), images(), tmp_path / "model.pt2", ABOUT)
+    program = open_model(str(tmp_path / "model.pt2"), trust=True).model
+    given = program(images().to(memory_format=torch.channels_last))
+    torch.testing.assert_close(given, images().mean((2, 3)).softmax(-1))
