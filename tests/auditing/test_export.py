@@ -194,9 +194,9 @@ def test_one_class_that_agrees_excuses_no_other() -> None:
 def test_a_program_that_views_its_input_takes_images_in_any_memory_format(tmp_path: Path) -> None:
     class Viewing(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            return images.view(images.shape[0], 3, -1).mean(2)
+            return images.view(images.shape[0], -1)[:, ::200]
 
     export(Calibrated(Predictor(Viewing())), images(), tmp_path / "model.pt2", ABOUT)
     program = open_model(str(tmp_path / "model.pt2"), trust=True).model
     given = program(images().to(memory_format=torch.channels_last))
-    torch.testing.assert_close(given, images().mean((2, 3)).softmax(-1))
+    torch.testing.assert_close(given, images().flatten(1)[:, ::200].softmax(-1))
