@@ -69,6 +69,17 @@ class DownloadError(OSError):
         return type(self), (self.url, self.reason, self.advice)
 
 
+class ExportError(Exception):
+    """A model that cannot be exported, or whose export does not give what the model gives."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        self.file, self.reason = file, reason
+        super().__init__(f"{file} was not written: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.reason)
+
+
 class RunDirectoryError(ParameterError):
     """A directory that cannot be that of a run: it is another's, in use, damaged or unfinished."""
 

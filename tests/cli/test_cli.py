@@ -46,6 +46,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
 COMMANDS = [
     [],
     *([name] for name in ["demo", "train", "finetune", "bench", "eval", "report", "recipes", "data", "audit", "gate"]),
+    *([name] for name in ["export", "predict"]),
 ]
 
 
@@ -68,6 +69,8 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "report": ["DIR", "--out"],
         "recipes": ["show"],
         "data": ["list", "prepare"],
+        "export": ["MODEL", "--calibrator", "--to", "--data", "--size"],
+        "predict": ["MODEL", "FOLDER", "--calibrator", "--out", "--all"],
         "audit": ["MODEL", "--data", "--predictions", "--shift", "--out"],
         "gate": ["AUDIT", "--max-ece", "--strict", "--where"],
     }

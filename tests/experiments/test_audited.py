@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from shiftcal import models
 from shiftcal.cli import app
-from shiftcal.experiments.audited import Wanted, audit_model, prepare
+from shiftcal.experiments.audited import audit_model, prepare
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.opened import open_model
 from shiftcal.experiments.run import complete
+from shiftcal.experiments.wanted import Wanted
 from shiftcal.models.weights import class_metadata
 from shiftcal.records.audit import read_audit
 

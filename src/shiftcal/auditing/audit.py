@@ -55,11 +55,15 @@ class Images:
 
 @dataclass(frozen=True)
 class PredictionSets:
-    """Predictions of an audit: of the clean test set, of validation data if there are any, and of shifted sets."""
+    """Predictions of an audit: of the clean test set, of validation data if there are any, and of shifted sets.
+
+    `outputs` is "probabilities" where the logits are logarithms of these.
+    """
 
     clean: Predictions
     validation: Predictions | None = None
     shifts: Mapping[tuple[str, int | None], Predictions] = field(default_factory=dict)
+    outputs: str = "logits"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -84,6 +88,7 @@ def audit_predictions(
     bins: int = 15,
     journal: Journal | None = None,
     about: Mapping[str, Any] | None = None,
+    on_fitted: Callable[[Fitted], None] | None = None,
 ) -> AuditRecord:
     """Audit predictions that were made elsewhere.
 
@@ -94,18 +99,22 @@ def audit_predictions(
         bins: Number of bins.
         journal: Where finished cells are kept, so that an interrupted audit continues.
         about: More of the record, such as the environment.
+        on_fitted: Gets the fitted calibrators.
     """
     seen = {} if sets.validation is None else {"clean": sets.validation}
     later: Shifted = [(shift, severity, _held(p)) for (shift, severity), p in sets.shifts.items()]
+    fitted = fit_all(seen, NO_VALIDATION)
+    if on_fitted is not None:
+        on_fitted(fitted)
     return _assembled(
-        fit_all(seen, NO_VALIDATION),
+        fitted,
         seen.get("clean"),
         lambda: sets.clean,
         later,
         bins=bins,
         journal=journal,
         about={
-            "model": ModelSeen(name=name, kind="predictions"),
+            "model": ModelSeen(name=name, kind="predictions", outputs=sets.outputs),
             "data": AuditedData(name=name, classes=classes, counts=sets.counts),
             **(about or {}),
         },
@@ -124,6 +133,7 @@ def audit(
     batch_size: int = 500,
     journal: Journal | None = None,
     about: Mapping[str, Any] | None = None,
+    on_fitted: Callable[[Fitted], None] | None = None,
     progress: bool = True,
 ) -> AuditRecord:
     """Audit a model: how far its confidence can be trusted, clean and under shift, and what would mend it.
@@ -140,13 +150,13 @@ def audit(
         batch_size: Images at a time.
         journal: Where finished cells are kept, so that an interrupted audit continues.
         about: More of the record, such as the model's name and the environment.
+        on_fitted: Gets the fitted calibrators.
         progress: Show progress.
     """
     grid = ShiftGrid(corruptions, constants, frost)
     grid.check_images(images.test)
     cells = list(grid.cells(images.test, images.shifts))
-    strengths = STRENGTHS if images.validation is not None else ()
-    total = 1 + len(cells) + (1 + len(strengths) if images.validation is not None else 0)
+    total = 1 + len(cells) + (1 + len(STRENGTHS) if images.validation is not None else 0)
     with Progress("audit", total, enabled=progress and _distributed.rank() == 0) as bar:
 
         def predicted(split: Parts) -> Predictions:
@@ -154,13 +164,13 @@ def audit(
             bar.advance()
             return found
 
-        seen: dict[str, Predictions] = {}
-        if images.validation is not None:
-            seen = {"clean": predicted(images.validation)}
-            seen |= {f"augmix {s:g}": predicted(Augmented(images.validation, s)) for s in strengths}
+        seen = _seen(predicted, images.validation)
+        fitted = fit_all(seen, NO_VALIDATION)
+        if on_fitted is not None:
+            on_fitted(fitted)
         later: Shifted = [(name, severity, _later(predicted, split)) for name, severity, split in cells]
         record = _assembled(
-            fit_all(seen, NO_VALIDATION),
+            fitted,
             seen.get("clean"),
             lambda: predicted(images.test),
             later,
@@ -175,6 +185,29 @@ def audit(
         )
         bar.line(f"{1 + len(cells)} test sets")
     return record
+
+
+def fit_again(
+    model: nn.Module, images: Images, *, preprocess: Preprocessing, batch_size: int = 500, progress: bool = True
+) -> Fitted:
+    """Fit the calibrators of an audit again, on its validation images alone; see `audit`."""
+    total = 1 + len(STRENGTHS) if images.validation is not None else 0
+    with Progress("calibrate", total, enabled=progress and _distributed.rank() == 0) as bar:
+
+        def predicted(split: Parts) -> Predictions:
+            found = predict(model, split, preprocess, batch_size=batch_size)
+            bar.advance()
+            return found
+
+        return fit_all(_seen(predicted, images.validation), NO_VALIDATION)
+
+
+def _seen(predicted: Callable[[Parts], Predictions], validation: ImageSplit | None) -> dict[str, Predictions]:
+    """Predict what calibrators are fitted on: validation images as they are, and augmented."""
+    if validation is None:
+        return {}
+    augmented = {f"augmix {strength:g}": Augmented(validation, strength) for strength in STRENGTHS}
+    return {"clean": predicted(validation)} | {name: predicted(split) for name, split in augmented.items()}
 
 
 def _held(predictions: Predictions) -> Later:

@@ -30,6 +30,9 @@ _POST_HOC: dict[str, Callable[[], Calibrator]] = {
 }
 
 
+CALIBRATORS = ("temperature", "temperature (augmented)", *_POST_HOC)
+
+
 @dataclass(frozen=True)
 class Fitted:
     """What was fitted on validation predictions: calibrators and conformal sets, or the reasons why not."""
@@ -46,8 +49,7 @@ def fit_all(seen: Mapping[str, Predictions], missing: str = "") -> Fitted:
     Without any, `missing` is the reason.
     """
     if "clean" not in seen:
-        names = ("temperature", "temperature (augmented)", *_POST_HOC)
-        return Fitted(tried={n: Tried(reason=missing) for n in names}, no_sets=dict.fromkeys(SETS, missing))
+        return Fitted(tried={n: Tried(reason=missing) for n in CALIBRATORS}, no_sets=dict.fromkeys(SETS, missing))
     calibrators: dict[str, Calibrator] = {}
     tried: dict[str, Tried] = {}
     clean = seen["clean"]

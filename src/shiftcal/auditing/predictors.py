@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from shiftcal._errors import DataError, reason_of, wrong
+from shiftcal._tensors import at_least_float32
+from shiftcal.calibrators.base import Calibrator
 
 Outputs = Literal["logits", "probabilities"]
 METADATA = "shiftcal"  # under this key our exports say what they take and give
@@ -38,9 +40,27 @@ class Predictor(nn.Module):
         """Return logits."""
         found = tensor_of(self.model(images))
         if self.outputs == "probabilities":
-            check_probabilities(found)
+            if not torch.compiler.is_compiling():  # nor exporting
+                check_probabilities(found)
             found = found.double().clamp_min(_SMALLEST).log()
         return found if self.columns is None else found[:, self.columns]
+
+
+class Calibrated(nn.Module):
+    """A predictor and a calibrator of its logits, if there is one, as one module: images to probabilities."""
+
+    def __init__(self, predictor: Predictor, calibrator: Calibrator | None = None) -> None:
+        super().__init__()
+        self.predictor, self.calibrator = predictor, calibrator
+
+    def forward(self, images: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n classes"]:
+        """Return probabilities."""
+        return self.from_logits(at_least_float32(self.predictor(images)))
+
+    def from_logits(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+        """Return the probabilities of the predictor's logits."""
+        calibrated: Tensor = logits if self.calibrator is None else self.calibrator(logits)
+        return calibrated.softmax(-1).float()
 
 
 def tensor_of(output: Any) -> Tensor:
@@ -96,8 +116,9 @@ class OnnxModel(nn.Module):
 
     @property
     def size(self) -> int | None:
-        """The height of the images it takes, if it takes one alone."""
-        return self.shape[2] if isinstance(self.shape[2], int) else None
+        """The side of the images it takes, if it takes square ones of one size alone."""
+        height, width = self.shape[2:]
+        return height if isinstance(height, int) and height == width else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what the model's first output, or the one named logits, gives."""
@@ -136,14 +157,45 @@ def _session(path: Path) -> Any:
         raise DataError("model", "a whole ONNX model", f"{path}: {reason_of(error)}") from None
 
 
+class ProgramModel(nn.Module):
+    """A program of torch.export's as a module: in one mode alone, since its own refuses `eval`, and on any device.
+
+    A program names devices inside, so that moving its tensors would not be enough.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        super().__init__()
+        self.program, self.module = program, program.module()
+
+    def train(self, mode: bool = True) -> ProgramModel:
+        """Stay as exported, whatever the mode."""
+        self.training = mode
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ProgramModel:  # noqa: ARG002
+        from torch.export.passes import move_to_device_pass
+
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        device = fn(torch.empty(0, device=tensors[0].device if tensors else "cpu")).device  # what `to` asks for
+        if any(tensor.device != device for tensor in tensors):
+            self.program = move_to_device_pass(self.program, device)
+            self.module = self.program.module()
+        return self
+
+    def forward(self, images: Tensor) -> Any:
+        """Return what the program gives."""
+        return self.module(images.contiguous())
+
+
 def exported_program(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     """Load what `torch.export.save` wrote, and what our export says of it. Loading may run code: trust it first."""
     extra = {METADATA: ""}
     try:
-        program = torch.export.load(path, extra_files=extra)
+        with path.open("rb") as file:
+            model = ProgramModel(torch.export.load(file, extra_files=extra))
     except Exception as error:  # of a damaged archive
         raise DataError("model", "a whole torch.export program", f"{path}: {reason_of(error)}") from None
-    return program.module(), metadata_of(extra)
+    return model, metadata_of(extra)
 
 
 def metadata_of(stored: Mapping[str, str]) -> dict[str, Any]:

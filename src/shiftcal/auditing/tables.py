@@ -242,7 +242,8 @@ def _sorted(tables: Sequence[Table]) -> PredictionSets:
         raise DataError("predictions", "some of the clean test set (no shift, split test or none)", "none")
     validation = found.pop(("validation", "", None), None)
     shifts = {(shift, severity): p for (split, shift, severity), p in found.items() if split == "test"}
-    return PredictionSets(clean, validation, shifts)
+    outputs = "probabilities" if any(table.kind == "probabilities" for table in tables) else "logits"
+    return PredictionSets(clean, validation, shifts, outputs)
 
 
 def _keys(table: Table) -> list[tuple[str, str, int | None]]:

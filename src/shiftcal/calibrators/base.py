@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,8 @@ class Calibrator(nn.Module, ABC):
 
     _keys: tuple[str, ...] = ()  # what a fitted state holds at least
     _more: str = "classes"  # a pattern of what else it may hold
+    shift_invariant: ClassVar[bool] = True
+    """Whether a constant added to a row's logits changes nothing: else logarithms of probabilities are no logits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ def _interpolate(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Interpolate linearly between knots, constant beyond the first and the last."""
     if len(x) == 1:
         return y.expand(len(values))
-    right = torch.searchsorted(x, values.contiguous()).clamp(1, len(x) - 1)
+    right = torch.bucketize(values.contiguous(), x).clamp(1, len(x) - 1)  # as searchsorted, and ONNX can express it
     left = right - 1
     share = ((values - x[left]) / (x[right] - x[left])).clamp(0, 1)
     return torch.lerp(y[left], y[right], share)

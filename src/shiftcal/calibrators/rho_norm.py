@@ -25,6 +25,7 @@ class RhoNormScaling(Calibrator):
     """
 
     _keys = ("order", "gamma", "beta")
+    shift_invariant = False
 
     NORMS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, math.inf)
 

@@ -21,6 +21,7 @@ class VectorScaling(Calibrator):
     """
 
     _keys = ("weight", "bias")
+    shift_invariant = False
 
     def _fit(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         start = torch.stack([torch.ones_like(logits[0]), torch.zeros_like(logits[0])])

@@ -14,7 +14,21 @@ import typer
 # Before torch is imported: by default its waiting threads spin so long that a busy machine trains ten times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from shiftcal.cli import audit, bench, corrupt, data, demo, evaluate, finetune, gate, recipes, report, train
+from shiftcal.cli import (
+    audit,
+    bench,
+    corrupt,
+    data,
+    demo,
+    evaluate,
+    export,
+    finetune,
+    gate,
+    predict,
+    recipes,
+    report,
+    train,
+)
 from shiftcal.cli._shared import is_distributed, show_warning
 
 app = typer.Typer(
@@ -30,6 +44,8 @@ app.command(help=finetune.HELP)(finetune.finetune)
 app.command(help=bench.HELP)(bench.bench)
 app.command(help=audit.HELP)(audit.audit)
 app.command(help=gate.HELP)(gate.gate)
+app.command(help=export.HELP)(export.export)
+app.command(help=predict.HELP)(predict.predict)
 app.command("eval", help=evaluate.HELP)(evaluate.evaluate)
 app.command(help=report.HELP)(report.report)
 app.command(help=corrupt.HELP)(corrupt.corrupt)

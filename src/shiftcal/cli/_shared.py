@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -31,6 +31,22 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import and call the functions of other packages that the run's config.json names."),
 ]
+# Options that say what a MODEL is, and how images become its input.
+Network = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="A checkpoint's network: NAME or module:factory.")
+]
+ModelWeights = Annotated[str | None, typer.Option("--weights", help="File with the weights of timm/NAME.")]
+GivenOutputs = Annotated[str | None, typer.Option("--outputs", help="What the model gives: logits or probabilities.")]
+Classes = Annotated[Path | None, typer.Option("--classes", help="File that names the model's outputs, one a line.")]
+Size = Annotated[int | None, typer.Option("--size", help="Pixels of the model's input.")]
+Resize = Annotated[
+    int | None, typer.Option("--resize", help="Pixels of the shorter side before the middle is cut out.")
+]
+Resampling = Annotated[str | None, typer.Option("--interpolation", help="bilinear, bicubic, nearest or lanczos.")]
+ChannelMean = Annotated[str, typer.Option("--mean", metavar="R,G,B", help="Mean of the channels, in 0..1.")]
+ChannelStd = Annotated[str, typer.Option("--std", metavar="R,G,B", help="Standard deviation of the channels.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+TrustModel = Annotated[bool, typer.Option("--trust", help="Run code that a run's config or a .pt2 file names.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
 
 
@@ -43,6 +59,24 @@ def with_options(set_: list[str], weights: str | None, holdout: str | None) -> l
 def words_of(text: str) -> list[str]:
     """Split a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def outputs_of(word: str | None) -> Literal["logits", "probabilities"] | None:
+    """Read what a model gives."""
+    if word not in (None, "logits", "probabilities"):
+        raise wrong("outputs", "logits or probabilities", repr(word))
+    return word  # type: ignore[return-value]
+
+
+def channels_of(name: str, text: str) -> tuple[float, ...]:
+    """Read a number for each channel, or nothing."""
+    try:
+        values = tuple(float(word) for word in words_of(text))
+    except ValueError:
+        raise wrong(name, "three numbers, such as 0.5,0.5,0.5", repr(text)) from None
+    if len(values) not in (0, 3) or (name == "std" and any(value <= 0 for value in values)):
+        raise wrong(name, "three numbers, such as 0.5,0.5,0.5 (those of std above 0)", repr(text))
+    return values
 
 
 def is_distributed() -> bool:

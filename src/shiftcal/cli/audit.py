@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shiftcal._errors import wrong
-from shiftcal.cli._shared import errors_in_one_line, is_distributed, words_of
+from shiftcal.cli._shared import (
+    ChannelMean,
+    ChannelStd,
+    Classes,
+    Device,
+    GivenOutputs,
+    ModelWeights,
+    Network,
+    Resampling,
+    Resize,
+    Size,
+    TrustModel,
+    channels_of,
+    errors_in_one_line,
+    is_distributed,
+    outputs_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
+    from shiftcal.auditing.measure import Fitted
     from shiftcal.records.audit import AuditRecord
 
 HELP = """Audit a classifier: how far its confidence can be trusted, where it breaks, what mends it.
@@ -33,10 +51,8 @@ def audit(
     data: Annotated[
         str | None, typer.Option(help="Folder of images, prepared data set or recipe; that of a run by default.")
     ] = None,
-    network: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="A checkpoint's network: NAME or module:factory.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="File with the weights of timm/NAME.")] = None,
+    network: Network = None,
+    weights: ModelWeights = None,
     predictions: Annotated[
         str | None, typer.Option(metavar="FILE,…", help="Predictions instead of a model: .npz, .npy, .csv, .parquet.")
     ] = None,
@@ -48,29 +64,44 @@ def audit(
     constants: Annotated[
         str | None, typer.Option(help="Severities made for cifar, tiny-imagenet or imagenet; the nearest by default.")
     ] = None,
-    outputs: Annotated[str | None, typer.Option(help="What the model gives: logits or probabilities.")] = None,
-    classes: Annotated[Path | None, typer.Option(help="File that names the model's outputs, one a line.")] = None,
-    size: Annotated[int | None, typer.Option(help="Pixels of the model's input.")] = None,
-    resize: Annotated[int | None, typer.Option(help="Pixels of the shorter side before the middle is cut out.")] = None,
-    interpolation: Annotated[str | None, typer.Option(help="bilinear, bicubic, nearest or lanczos.")] = None,
-    mean: Annotated[str, typer.Option(metavar="R,G,B", help="Mean of the channels, in 0..1.")] = "",
-    std: Annotated[str, typer.Option(metavar="R,G,B", help="Standard deviation of the channels.")] = "",
+    outputs: GivenOutputs = None,
+    classes: Classes = None,
+    size: Size = None,
+    resize: Resize = None,
+    interpolation: Resampling = None,
+    mean: ChannelMean = "",
+    std: ChannelStd = "",
+    calibrate: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Also write calibrator.safetensors: `best`, or one of the audit's by name."),
+    ] = None,
     bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = 15,
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 500,
     frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost, or `drawn`.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    trust: Annotated[bool, typer.Option("--trust", help="Run code that a run's config or a .pt2 file names.")] = False,
+    device: Device = "auto",
+    trust: TrustModel = False,
 ) -> None:
     """Audit a classifier."""
     with errors_in_one_line(out, stopped="The same command continues."):
-        from shiftcal.experiments.audited import Wanted, audit_model, audit_tables
+        from shiftcal.experiments.audited import audit_model, audit_tables
+        from shiftcal.experiments.calibrated import (
+            calibrator_name,
+            fit_model_again,
+            fit_tables_again,
+            write_calibrator,
+        )
+        from shiftcal.experiments.wanted import Wanted
 
         if (model is None) == (predictions is None):
             raise wrong("MODEL", "given, or --predictions, not both", model or "nothing")
         if bins < 1 or batch_size < 1:
             raise wrong("bins", "positive, and batch-size too", f"{bins}, {batch_size}")
+        if calibrate is not None:
+            calibrator_name(calibrate)  # before the audit, which may take long
+        fitted: list[Fitted] = []
+        files = [Path(word) for word in words_of(predictions or "")]
         if predictions is not None:
-            record = audit_tables([Path(word) for word in words_of(predictions)], out, bins=bins, classes=classes)
+            record = audit_tables(files, out, bins=bins, classes=classes, on_fitted=fitted.append)
         else:
             wanted = Wanted(
                 model=str(model),
@@ -79,13 +110,13 @@ def audit(
                 weights=weights,
                 validation=validation,
                 shifts=dict(_shift(word) for word in shift),
-                outputs=_outputs(outputs),
+                outputs=outputs_of(outputs),
                 classes=classes,
                 size=size,
                 resize=resize,
                 interpolation=interpolation,
-                mean=_channels("mean", mean),
-                std=_channels("std", std),
+                mean=channels_of("mean", mean),
+                std=channels_of("std", std),
                 corruptions=() if corruptions == "none" else tuple(words_of(corruptions)),
                 constants=constants,
                 frost=frost,
@@ -94,8 +125,13 @@ def audit(
                 device=device,
                 trust=trust,
             )
-            record = audit_model(wanted, out)
+            record = audit_model(wanted, out, on_fitted=fitted.append)
         show(record, out)
+        if calibrate is not None:
+            if not fitted:  # the audit was finished earlier
+                fitted.append(fit_tables_again(files) if predictions is not None else fit_model_again(wanted))
+            name, file = write_calibrator(out, record, calibrate, fitted[0])
+            typer.echo(f"Calibrator: {file} ({name}, fitted on {record.calibrators[name].fitted_on})")
 
 
 def show(record: AuditRecord, out: Path) -> None:
@@ -123,19 +159,3 @@ def _shift(word: str) -> tuple[str, Path]:
     if not equals or not name or not folder:
         raise wrong("shift", "of the form NAME=FOLDER", repr(word))
     return name, Path(folder)
-
-
-def _outputs(word: str | None) -> Literal["logits", "probabilities"] | None:
-    if word not in (None, "logits", "probabilities"):
-        raise wrong("outputs", "logits or probabilities", repr(word))
-    return word  # type: ignore[return-value]
-
-
-def _channels(name: str, text: str) -> tuple[float, ...]:
-    try:
-        values = tuple(float(word) for word in words_of(text))
-    except ValueError:
-        raise wrong(name, "three numbers, such as 0.5,0.5,0.5", repr(text)) from None
-    if len(values) not in (0, 3) or (name == "std" and any(value <= 0 for value in values)):
-        raise wrong(name, "three numbers, such as 0.5,0.5,0.5 (those of std above 0)", repr(text))
-    return values

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, audit, audit_predictions
 from shiftcal.auditing.journal import Journal
-from shiftcal.auditing.predictors import Outputs, Predictor, tensor_of
+from shiftcal.auditing.measure import Fitted
+from shiftcal.auditing.predictors import Predictor, tensor_of
 from shiftcal.auditing.tables import read_predictions
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import Crop, Fit, find_images
+from shiftcal.data.files.images import find_images
 from shiftcal.data.files.read import read_split
 from shiftcal.data.match import indices_of, with_targets
 from shiftcal.data.preprocessing import Preprocessing
@@ -33,36 +34,11 @@ from shiftcal.experiments.environment import describe_device, environment, resol
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.recipes import recipe_names
 from shiftcal.experiments.setup import load_dataset
+from shiftcal.experiments.wanted import Wanted, decide_preprocessing, fit_of, read_names, shown
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
 
 JOURNAL, ABOUT = "cells.jsonl", "about.json"
 _PARTS = {"validation": ("val", "validation", "valid"), "test": ("test",)}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a user asks to be audited, and how; see `shiftcal audit --help`."""
-
-    model: str
-    data: str | None = None
-    network: str | None = None
-    weights: str | None = None
-    validation: Path | None = None
-    shifts: Mapping[str, Path] = field(default_factory=dict)
-    outputs: Outputs | None = None
-    classes: Path | None = None
-    size: int | None = None
-    resize: int | None = None
-    interpolation: str | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    corruptions: tuple[str, ...] = ("all",)
-    constants: str | None = None
-    frost: str | None = None
-    bins: int = 15
-    batch_size: int = 500
-    device: str = "auto"
-    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,8 +54,13 @@ class Ready:
     notes: tuple[str, ...] = ()
 
 
-def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRecord:
-    """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read."""
+def audit_model(
+    wanted: Wanted, out: Path, *, on_fitted: Callable[[Fitted], None] | None = None, progress: bool = True
+) -> AuditRecord:
+    """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read.
+
+    `on_fitted` gets the fitted calibrators, unless the audit is only read.
+    """
     ready = prepare(wanted, progress=progress)
     about = _about(wanted, ready)
     if (kept := _finished(out, about)) is not None:
@@ -115,6 +96,7 @@ def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRec
             ),
             "warnings": ready.notes,
         },
+        on_fitted=on_fitted,
         progress=progress,
     )
     record = record.model_copy(update={"seconds": {"audit": time.perf_counter() - clock}})
@@ -122,8 +104,15 @@ def audit_model(wanted: Wanted, out: Path, *, progress: bool = True) -> AuditRec
     return record
 
 
-def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: Path | None = None) -> AuditRecord:
-    """Audit predictions from files in a directory of its own."""
+def audit_tables(
+    files: Sequence[Path],
+    out: Path,
+    *,
+    bins: int = 15,
+    classes: Path | None = None,
+    on_fitted: Callable[[Fitted], None] | None = None,
+) -> AuditRecord:
+    """Audit predictions from files in a directory of its own; `on_fitted` as in `audit_model`."""
     about = {"files": [sha256_of(file) if file.is_file() else str(file) for file in files], "bins": bins}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -132,7 +121,7 @@ def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: P
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if (kept := _finished(out, about)) is not None:
         return kept
-    names = _names(classes) if classes is not None else ()
+    names = read_names(classes) if classes is not None else ()
     if names and len(names) != sets.clean.logits.shape[1]:
         raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
     out.mkdir(parents=True, exist_ok=True)
@@ -148,6 +137,7 @@ def audit_tables(files: Sequence[Path], out: Path, *, bins: int = 15, classes: P
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "warnings": tuple(str(warning.message) for warning in caught),
         },
+        on_fitted=on_fitted,
     )
     _write(out, record, journal)
     return record
@@ -197,7 +187,7 @@ def _lines(ready: Ready) -> list[str]:
 
 def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     """Open the model, read the images, and fit them together: classes by name, and one preprocessing for all."""
-    names = _names(wanted.classes) if wanted.classes is not None else None
+    names = read_names(wanted.classes) if wanted.classes is not None else None
     opened = open_model(
         wanted.model,
         network=wanted.network,
@@ -207,7 +197,7 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     )
     names = names or opened.classes
     dataset, root = _source(wanted, opened)
-    known = _preprocessing(wanted, opened, dataset)
+    known = decide_preprocessing(wanted, opened, dataset)
     images = _images(wanted, dataset, root, known, progress=progress)
     device = resolve_device(wanted.device)
     preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
@@ -224,17 +214,7 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     foreign = opened.data is None and dataset is not None and "validation" in dataset.cut_from_train
     if foreign:
         notes.append("validation images are cut from the training images, which the model may have seen")
-    return Ready(predictor, images, preprocess, seen, _shown(known), constants, tuple(notes))
-
-
-def _names(path: Path) -> tuple[str, ...]:
-    """Read class names, one a line, in the order of a model's outputs."""
-    if not path.is_file():
-        raise wrong("classes", "a file with a name on each line", str(path))
-    names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    if len(set(names)) < len(names) or len(names) < 2:
-        raise DataError("classes", "two or more different names, one on each line", f"{path} with {len(names)}")
-    return names
+    return Ready(predictor, images, preprocess, seen, shown(known), constants, tuple(notes))
 
 
 def _source(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | None]:
@@ -253,48 +233,9 @@ def _source(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | None
     raise wrong("data", expected, wanted.data)
 
 
-def _preprocessing(wanted: Wanted, opened: Opened, dataset: Dataset | None) -> dict[str, Any]:
-    """Decide how images become the model's input: what the user says first, then the model, then the data set."""
-    asked = {
-        "mean": wanted.mean,
-        "std": wanted.std,
-        "size": wanted.size,
-        "resize": wanted.resize,
-        "interpolation": wanted.interpolation,
-    }
-    known = dict(opened.known)
-    if dataset is not None:
-        own = {"mean": dataset.preprocess.mean, "std": dataset.preprocess.std}
-        known = own | known
-    known |= {key: value for key, value in asked.items() if value not in (None, ())}
-    missing = [f"--{key}" for key in ("mean", "std") if key not in known]
-    if missing:
-        expected = f"given ({' and '.join(missing)}): a wrong normalisation moves the result silently"
-        raise wrong("preprocessing", expected, "a model that does not tell (ImageNet's: --mean 0.485,0.456,0.406)")
-    for key in ("mean", "std"):
-        known[key] = tuple(float(value) for value in known[key])
-        if len(known[key]) != 3:
-            raise wrong(key, "three numbers, one for each channel", known[key])
-    if dataset is not None and "input_size" not in known and known.get("size"):
-        known["input_size"] = known["size"]  # images in memory are brought to it
-    return known
-
-
-def _shown(known: Mapping[str, Any]) -> dict[str, Any]:
-    order = ("size", "resize", "interpolation", "fit", "input_size", "mean", "std")
-    return {key: list(known[key]) if isinstance(known[key], tuple) else known[key] for key in order if key in known}
-
-
 def _nearest_constants(size: int) -> str:
     """Name the corruption constants made for images nearest to a size."""
     return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
-
-
-def _fit(known: Mapping[str, Any]) -> Fit:
-    if known.get("size") and known.get("resize"):
-        return Crop(int(known["resize"]), known.get("interpolation") or "bilinear")
-    fit: Fit = known.get("fit") or "crop"
-    return fit
 
 
 def _images(
@@ -308,7 +249,7 @@ def _images(
             tree.files,
             tree.targets,
             size=known.get("size"),
-            fit=_fit(known),
+            fit=fit_of(known),
             title=folder.name,
             progress=progress and _distributed.rank() == 0,
         )

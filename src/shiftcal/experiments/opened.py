@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Opened:
         outputs: What it gives, if it says so itself.
         known: What is known of its preprocessing: `mean`, `std`, `size`, `resize`, `interpolation`, `input_size`.
         data: What loads the data that it was trained with, if that is known.
+        config: The run's config, if it is one.
+        calibrator: The kind of calibrator that is part of it, if one is.
     """
 
     model: nn.Module
@@ -49,6 +51,7 @@ class Opened:
     known: dict[str, Any] = field(default_factory=dict)
     data: Callable[[], Dataset] | None = None
     config: Config | None = None
+    calibrator: str | None = None
 
 
 def open_model(
@@ -135,8 +138,8 @@ def _imagenet_names(model: Any) -> tuple[str, ...] | None:
 
 def _onnx(path: Path) -> Opened:
     model = OnnxModel(path)
-    known = dict(model.metadata.get("preprocessing") or {})
-    if model.size is not None:
+    known = _preprocessing_in(model.metadata)
+    if model.size is not None and "input_size" not in known:
         known.setdefault("size", model.size)
     return _described(model, model.metadata, path, "onnx", known)
 
@@ -145,11 +148,25 @@ def _program(path: Path, trust: bool) -> Opened:
     if not trust:
         raise wrong("MODEL", "a trusted one (--trust): loading a .pt2 file may run code that is in it", str(path))
     model, metadata = exported_program(path)
-    return _described(model, metadata, path, "exported program", dict(metadata.get("preprocessing") or {}))
+    return _described(model, metadata, path, "exported program", _preprocessing_in(metadata))
+
+
+def _preprocessing_in(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what an export says of its preprocessing; what it cannot mean is left out."""
+    stored = metadata.get("preprocessing")
+
+    def is_meant(key: str, value: Any) -> bool:
+        if key in ("mean", "std"):
+            return isinstance(value, list) and len(value) == 3 and all(isinstance(v, int | float) for v in value)
+        if key in ("size", "resize", "input_size"):
+            return isinstance(value, int) and value > 0
+        return key in ("interpolation", "fit") and isinstance(value, str)
+
+    return {key: value for key, value in stored.items() if is_meant(key, value)} if isinstance(stored, dict) else {}
 
 
 def _described(model: nn.Module, metadata: dict[str, Any], path: Path, kind: str, known: dict[str, Any]) -> Opened:
-    names, outputs = metadata.get("classes"), metadata.get("outputs")
+    names, outputs, calibrator = (metadata.get(key) for key in ("classes", "outputs", "calibrator"))
     return Opened(
         model,
         path.name,
@@ -158,6 +175,7 @@ def _described(model: nn.Module, metadata: dict[str, Any], path: Path, kind: str
         tuple(map(str, names)) if isinstance(names, list) else None,
         outputs if outputs in ("logits", "probabilities") else None,
         known,
+        calibrator=calibrator if isinstance(calibrator, str) else None,
     )
 
 

@@ -71,6 +71,21 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     return Tree(root, classes, tuple(files), tuple(targets))
 
 
+def list_images(root: Path) -> tuple[Path, ...]:
+    """List all images below a folder, however it is laid out, in order of their paths; what is hidden is left out."""
+    if not root.is_dir():
+        raise DataError("folder", "a folder of images", str(root))
+    try:
+        inside = (path.relative_to(root) for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS)
+        found = sorted(path for path in inside if not any(part.startswith(".") for part in path.parts))
+        files = tuple(root / path for path in found if (root / path).is_file())
+    except (OSError, RecursionError) as error:  # paths that are too long or too deep
+        raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
+    if not files:
+        raise DataError("folder", f"a folder of images ({', '.join(EXTENSIONS)})", f"{root}, without images")
+    return files
+
+
 Interpolation = Literal["bilinear", "bicubic", "nearest", "lanczos"]
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos")
 
