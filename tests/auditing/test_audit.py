@@ -90,6 +90,22 @@ def test_the_mean_is_over_shifted_sets_and_its_interval_is_narrower(record: Audi
     assert record.shifted.ece_high - record.shifted.ece_low < max(widths)
 
 
+def test_test_sets_of_the_same_images_are_resampled_together() -> None:
+    """Twenty test sets that say nearly the same are one: the mean is as uncertain as each of them."""
+    clean = drawn(1000, 3)
+    generator = torch.Generator().manual_seed(0)
+    noisy = [clean.logits + 0.01 * torch.randn(1000, 5, generator=generator) for _ in range(20)]
+    same = {("fog", None): noisy[0]} | {(f"shift {k}", None): z for k, z in enumerate(noisy[1:])}
+    together = audit_predictions(
+        PredictionSets(clean, shifts={k: Predictions(z, clean.targets) for k, z in same.items()})
+    )
+    width = together.clean.ece_high - together.clean.ece_low
+    assert together.shifted.ece_high - together.shifted.ece_low == pytest.approx(width, rel=0.1)
+    apart = {(f"shift {k}", None): drawn(1000, 100 + k) for k in range(20)}
+    independent = audit_predictions(PredictionSets(clean, shifts=apart)).shifted
+    assert independent.ece_high - independent.ece_low < width / 3
+
+
 def test_without_validation_data_nothing_is_fitted(sets: PredictionSets) -> None:
     record = audit_predictions(PredictionSets(sets.clean))
     assert record.validation is None
@@ -121,6 +137,21 @@ def test_corruptions_of_a_family_are_judged_together() -> None:
         fog=0.08, impulse_noise=0.2
     )
     assert "Do not use" not in judged(fog=0.02, snow=0.03)
+
+
+def test_what_chance_gives_is_not_held_against_a_shift() -> None:
+    """At forty images an ECE of 17 % is the noise floor."""
+    few = [cell(0.17, 0.5, shift="camera", noise_floor=0.18)]
+    text = " ".join(verdict(made(shifts=few, shifted=cell(0.17, 0.5, noise_floor=0.18))))
+    assert "no more off than chance" in text
+    assert "Do not use" not in text
+    assert "not even on images like these" in " ".join(verdict(made(clean=cell(0.31, 0.5))))
+
+
+def test_opposite_errors_do_not_cancel_out() -> None:
+    fog, snow = cell(0.3, 0.5, shift="fog", severity=1), cell(0.2, 0.5, shift="snow", severity=1, gap=-0.2)
+    text = " ".join(verdict(made(shifts=[fog, snow], shifted=cell(0.25, 0.5, gap=0.05))))
+    assert "overconfident by 5.0 points, overconfident in 1 and underconfident in 1 of 2 test sets" in text
 
 
 def test_a_calibrated_model_is_not_blamed() -> None:
@@ -171,7 +202,9 @@ def test_an_interrupted_audit_continues(sets: PredictionSets, record: AuditRecor
     assert again.model_dump(exclude={"seconds", "shifted"}) == record.model_dump(exclude={"seconds", "shifted"})
     ends = ("ece", "ece_low", "ece_high")  # errors of resamples are rounded in the file
     assert [getattr(again.shifted, e) for e in ends] == pytest.approx([getattr(record.shifted, e) for e in ends])
-    assert len(Journal(path, {"model": "b"})) == 0, "another audit's cells are not taken up"
+    with pytest.raises(ValueError, match=r"that of the same audit. .*5 test sets of another one"):
+        Journal(path, {"model": "b"})
+    assert len(Journal(path, about)) == 5, "nothing was lost by it"
 
 
 def images(n: int, seed: int) -> MemorySplit:

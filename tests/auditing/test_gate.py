@@ -39,9 +39,12 @@ def test_one_failure_fails_all(tmp_path: Path, record: AuditRecord) -> None:
     assert answer.exit_code == 1
     assert "| clean accuracy | ≥ 99.0 % | 90.0 % |" in answer.output
     assert "failed" in answer.output
-    unjudged = gate(tmp_path, record, "--max-ece", "0.06", "--max-shifted-ece", "0.2", "--where", "severity>=4")
+    unjudged = gate(tmp_path, made(shifts=[], shifted=None), "--max-ece", "0.06", "--max-shifted-ece", "0.2")
     assert unjudged.exit_code == 2, "what cannot be judged has not passed"
     assert "there is no such test set" in unjudged.output
+    nothing = gate(tmp_path, record, "--max-ece", "0.06", "--where", "severity>=4")
+    assert nothing.exit_code == 2
+    assert "a condition that some shifted test set of the audit meets" in nothing.output
 
 
 def test_conditions_choose_shifted_sets(record: AuditRecord) -> None:
@@ -56,6 +59,37 @@ def test_conditions_choose_shifted_sets(record: AuditRecord) -> None:
     for bad in ("fog", "severity=high", "colour=red", "corruption<=fog"):
         with pytest.raises(ValueError, match="`where` should be corruption=NAME"):
             value(bad)
+
+
+def test_a_set_without_severity_meets_no_condition_on_it(record: AuditRecord) -> None:
+    camera = record.shifts[0].model_copy(update={"shift": "camera", "severity": None, "ece": 0.9})
+    mixed = record.model_copy(update={"shifts": (*record.shifts, camera)})
+    [check] = checks(mixed, Limits(max_shifted_ece=0.5), ["severity<=1"])
+    assert check.value == pytest.approx(0.2)
+
+
+def test_strictly_the_interval_decides_also_where_it_lies_below_the_value(tmp_path: Path, record: AuditRecord) -> None:
+    """The basic bootstrap takes off what chance adds to an ECE: its interval may lie below."""
+    low = record.clean.model_copy(update={"ece": 0.0196, "ece_low": 0.0, "ece_high": 0.0186})
+    one = record.model_copy(update={"clean": low})
+    assert gate(tmp_path, one, "--max-ece", "0.0191", "--strict").exit_code == 0
+    assert gate(tmp_path, one, "--max-ece", "0.0191").exit_code == 1
+    assert gate(tmp_path, one, "--max-ece", "0.01", "--strict").exit_code == 2
+    assert gate(tmp_path, one, "--min-accuracy", "0.95", "--strict").exit_code == 1
+    assert gate(tmp_path, one, "--min-accuracy", "0.91", "--strict").exit_code == 2
+
+
+def test_after_a_calibrator_there_is_no_interval(tmp_path: Path, record: AuditRecord) -> None:
+    words = ("--max-ece", "0.04", "--calibrator", "temperature")
+    assert gate(tmp_path, record, *words).exit_code == 0
+    strict = gate(tmp_path, record, *words, "--strict")
+    assert strict.exit_code == 2
+    assert "| clean ECE | ≤ 4.0 % | 2.5 % | – | not judged |" in strict.output
+
+
+def test_a_summary_that_cannot_be_written_is_not_a_failure(tmp_path: Path, record: AuditRecord) -> None:
+    answer = gate(tmp_path, record, "--max-ece", "0.06", "--summary", str(tmp_path / "no" / "such" / "folder"))
+    assert answer.exit_code == 2
 
 
 def test_the_worst_set_and_calibrators_are_judged(record: AuditRecord) -> None:

@@ -77,6 +77,49 @@ def test_rows_are_sorted_into_test_sets(tmp_path: Path) -> None:
     assert torch.equal(sets.validation.targets, torch.from_numpy(Y[:10]))
 
 
+def test_a_corruption_is_a_shift_and_nothing_is_swallowed(tmp_path: Path) -> None:
+    half = {"target": Y.tolist(), "corruption": [""] * 20 + ["fog"] * 20, "severity": [0] * 20 + [3] * 20, **logits()}
+    assert read_predictions([csv(tmp_path / "a.csv", half)]).counts == {"test": 20, "fog": 20}
+    with pytest.raises(ValueError, match="severity 3 without one"):
+        read_predictions([csv(tmp_path / "b.csv", {k: v for k, v in half.items() if k != "corruption"})])
+    with pytest.raises(ValueError, match=r"one column of shift, domain, corruption. .*domain and corruption"):
+        read_predictions([csv(tmp_path / "c.csv", half | {"domain": ["x"] * 40})])
+    with pytest.warns(UserWarning, match="columns that are not used: noise"):
+        read_predictions([csv(tmp_path / "d.csv", half | {"noise": ["x"] * 40})])
+
+
+def test_ids_put_rows_in_order_and_tell_leaks(tmp_path: Path) -> None:
+    order = RNG.permutation(40)
+    first = csv(tmp_path / "a.csv", {"id": list(range(40)), "target": Y.tolist(), **logits()})
+    mixed = {"id": order.tolist(), "target": Y[order].tolist(), "shift": ["fog"] * 40, **logits(Z[order])}
+    sets = read_predictions([first, csv(tmp_path / "b.csv", mixed)])
+    assert torch.equal(sets.clean.logits, sets.shifts["fog", None].logits)
+    with pytest.raises(ValueError, match=r"each id once in a test set. .*the test set"):
+        read_predictions([first, first])
+    seen = csv(tmp_path / "c.csv", {"id": [3, 50], "target": [0, 1], "split": ["val"] * 2, **logits(Z[:2])})
+    with pytest.raises(ValueError, match=r"validation rows that are not in the test set. .*1 ids in both, such as '3'"):
+        read_predictions([first, seen])
+    with pytest.warns(UserWarning, match="may be too narrow"):
+        read_predictions([
+            csv(tmp_path / "d.csv", {"target": Y.tolist(), **logits()}),
+            csv(tmp_path / "e.csv", {k: v for k, v in mixed.items() if k != "id"}),
+        ])  # fmt: skip
+
+
+def test_validation_rows_have_no_shift(tmp_path: Path) -> None:
+    columns = {"target": Y.tolist(), "split": ["val"] * 10 + ["test"] * 30, "shift": ["x"] * 10 + [""] * 30}
+    with pytest.raises(ValueError, match="validation rows without a shift"):
+        read_predictions([csv(tmp_path / "p.csv", columns | logits())])
+
+
+def test_a_probability_of_zero_counts_as_in_the_library(tmp_path: Path) -> None:
+    sure = np.eye(3)[(Y + (np.arange(40) % 5 == 0)) % 3]  # every fifth is wrong
+    np.savez(tmp_path / "p.npz", target=Y, probabilities=sure)
+    clean = read_predictions([tmp_path / "p.npz"]).clean
+    found = metrics.nll(clean.logits.softmax(-1), clean.targets)
+    assert found == pytest.approx(metrics.nll(sure, Y), rel=1e-9)
+
+
 def test_several_files_are_one_audit(tmp_path: Path) -> None:
     first = csv(tmp_path / "a.csv", {"target": Y.tolist(), **logits()})
     second = csv(tmp_path / "b.csv", {"target": Y.tolist(), "shift": ["fog"] * 40, **logits()})
@@ -98,6 +141,9 @@ BAD = {
     "split": (lambda: {"target": Y, "logits": Z, "split": np.full(40, "train")}, "`validation` or `test`"),
     "severity": (lambda: {"target": Y, "logits": Z, "shift": np.full(40, "f"), "severity": Z[:, 0]}, "severities"),
     "no clean": (lambda: {"target": Y, "logits": Z, "shift": np.full(40, "fog")}, "clean test set"),
+    "endless": (lambda: {"target": np.where(Y == 0, np.inf, Y), "logits": Z}, "class indices in target"),
+    "severities": (lambda: {"target": Y, "logits": Z, "shift": Y + 5, "severity": np.full(40, np.inf)}, "severities"),
+    "one shift": (lambda: {"target": Y, "logits": Z, "shift": np.array("fog")}, "shift for each of 40 rows"),
     "objects": (lambda: {"target": Y, "logits": Z.astype(object)}, "a whole file"),
 }  # fmt: skip
 

@@ -56,6 +56,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = root / "by-class" / dataset.classes[int(target)]
         folder.mkdir(parents=True, exist_ok=True)
         picture.save(folder / f"{place:03d}.png")
+        mirrored = root / "mirrored" / folder.name  # images like these, to fit on
+        mirrored.mkdir(parents=True, exist_ok=True)
+        picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(mirrored / f"{place:03d}.png")
         if place < 24:
             folder = [root / "loose", root / "loose" / "more", root / "loose" / "more" / "deep"][place % 3]
             folder.mkdir(parents=True, exist_ok=True)
@@ -362,7 +365,7 @@ def test_a_model_of_timms_is_exported_with_its_preprocessing(suffix: str, tmp_pa
 def audited(place: Path, out: Path, *more: str | Path) -> tuple[int, str, str]:
     folder = place / "by-class"
     words = ["audit", place / "run", "--data", folder, "--corruptions", "none", "--out", out]
-    return invoke(*words, *(more or ("--validation", folder, "--calibrate", "vector")))
+    return invoke(*words, *(more or ("--validation", place / "mirrored", "--calibrate", "vector")))
 
 
 def test_what_an_audit_promises_of_a_calibrator_is_what_predictions_have(place: Path, tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ def test_what_an_audit_promises_of_a_calibrator_is_what_predictions_have(place: 
     assert (code, stderr) == (0, "")
     assert "This audit was finished earlier" in stdout
     assert file.read_bytes() == before, "fitted again, on the validation images alone, it is the same"
-    code, stdout, _ = audited(place, tmp_path / "a", "--validation", place / "by-class", "--calibrate", "best")
+    code, stdout, _ = audited(place, tmp_path / "a", "--validation", place / "mirrored", "--calibrate", "best")
     assert (code, f"({record.mended_by}, fitted on" in stdout) == (0, True)
     assert read_metadata(file)["name"] == record.mended_by
 

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import subprocess
 import sys
@@ -196,18 +197,132 @@ def test_an_audit_that_was_stopped_continues(named: Path, tmp_path: Path, monkey
     monkeypatch.setattr(module, "predict", counted)
     with pytest.raises(KeyboardInterrupt):
         audit_model(asked, tmp_path / "a", progress=False)
-    monkeypatch.undo()
+    seen.clear()
+    seen.extend([1] * 10)  # past the interruption
     again = audit_model(asked, tmp_path / "a", progress=False)
+    assert len(seen) == 10 + 3, "of six test sets three were kept"
     assert again.shifts == whole.shifts
     assert again.verdict == whole.verdict
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["about.json", "audit.json"]
+
+
+def test_another_audit_is_not_taken_for_this_one(named: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Other pixels under the same folder name and counts, another order of names, another network: each is refused."""
+    data = pictures(tmp_path / "a" / "photos")
+    audit_model(wanted(checkpoint, data), tmp_path / "out", progress=False)
+    audit_model(wanted(checkpoint, data), tmp_path / "out", progress=False)
+    (tmp_path / "names.txt").write_text("dog\ncat\ncow\n")
+    other = pictures(tmp_path / "b" / "photos", seed=5)
+    for changed in (
+        wanted(checkpoint, other),
+        wanted(checkpoint, data, classes=tmp_path / "names.txt"),
+        wanted(named, data),
+        wanted(checkpoint, data, mean=(0.4, 0.5, 0.5)),
+    ):
+        with pytest.raises(ValueError, match=r"which has another audit\.json"):
+            audit_model(changed, tmp_path / "out", progress=False)
+
+
+def test_calibrators_are_not_fitted_on_the_test_images(named: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all")
+    with pytest.raises(ValueError, match="`validation` should be other images than the test set's"):
+        prepare(wanted(named, data, validation=data), progress=False)
+    some = pictures(tmp_path / "some", seed=1)
+    (some / "cat" / "0.png").write_bytes((data / "cat" / "0.png").read_bytes())
+    ready = prepare(wanted(named, data, validation=some), progress=False)
+    assert any(note.startswith("1 validation images are test images too") for note in ready.notes)
+
+
+def test_a_softmax_at_the_end_is_noticed(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "soft_code.py").write_text(
+        "from torch import nn\nfrom shiftcal.models import build\n\n"
+        "def make(k):\n    return nn.Sequential(build('small', k), nn.Softmax(-1))\n\n"
+        "def fails(k):\n    raise RuntimeError('no such thing')\n"
+    )
+    inner = {f"0.{name}": tensor for name, tensor in models.read_weights(checkpoint).items()}
+    safetensors.torch.save_file(inner, tmp_path / "soft.safetensors")
+    monkeypatch.chdir(tmp_path)
+    data = pictures(tmp_path / "all")
+    soft = str(tmp_path / "soft.safetensors")
+    asked = Wanted(soft, str(data), network="soft_code:make", corruptions=(), **HALF)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`outputs` should be given: --outputs probabilities"):
+        prepare(asked, progress=False)
+    given = prepare(dataclasses.replace(asked, outputs="probabilities"), progress=False)
+    plain = prepare(wanted(checkpoint, data), progress=False)
+    x = plain.preprocess(plain.images.test.images)
+    torch.testing.assert_close(given.predictor(x).softmax(-1).float(), plain.predictor(x).softmax(-1))
+    with pytest.raises(ValueError, match=r"a factory that builds a network of 2 classes. .*no such thing"):
+        prepare(dataclasses.replace(asked, network="soft_code:fails"), progress=False)
+
+
+def test_what_has_no_effect_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all")
+    with pytest.raises(ValueError, match="`interpolation` should be given with --resize"):
+        prepare(wanted(checkpoint, data, size=16, interpolation="bicubic"), progress=False)
+    with pytest.raises(ValueError, match="`resize` should be given with --size"):
+        prepare(wanted(checkpoint, data, resize=20), progress=False)
+    assert prepare(wanted(checkpoint, data, size=16), progress=False).shown["fit"] == "crop"
+    pictures(tmp_path / "half" / "train")
+    with pytest.raises(ValueError, match="should be a folder with test/, or one tree of class folders"):
+        prepare(wanted(checkpoint, tmp_path / "half"), progress=False)
+
+
+def test_names_of_shifts_are_their_own(named: Path, tmp_path: Path) -> None:
+    data, other = pictures(tmp_path / "all"), pictures(tmp_path / "other", seed=3)
+    asked = wanted(named, data, shifts={"fog": other})
+    prepare(asked, progress=False)
+    for changed in (dataclasses.replace(asked, corruptions=("all",)), wanted(named, data, shifts={"test": other})):
+        with pytest.raises(ValueError, match="`shift` should be a name that no other test set has"):
+            prepare(changed, progress=False)
+    words = [
+        "audit",
+        str(named),
+        "--data",
+        str(data),
+        "--model",
+        "small",
+        "--shift",
+        f"x={other}",
+        "--shift",
+        f"x={data}",
+    ]
+    answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])
+    assert answer.exit_code == 2
+    assert "no other test set has" in answer.output
+
+
+def test_bad_models_and_places_are_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "all")
+    words = ["audit", str(checkpoint), "--data", str(data), "--model", "small", "--corruptions", "none"]
+    words += ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
+    (tmp_path / "file").write_text("")
+    place = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "file" / "a")])
+    assert place.exit_code == 2
+    assert "Traceback" not in place.output
+    tensors = models.read_weights(checkpoint)
+    broken = {name: tensor * float("nan") if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    safetensors.torch.save_file(broken, tmp_path / "nan.safetensors")
+    words[1] = str(tmp_path / "nan.safetensors")
+    nan = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "b")])
+    assert nan.exit_code == 2
+    assert "not finite" in nan.output
+    assert "checkpoint yet" not in nan.output
 
 
 @pytest.mark.slow
 def test_ranks_share_the_images(named: Path, tmp_path: Path) -> None:
     data = pictures(tmp_path / "all", each=21)
     words = ["audit", str(named), "--data", str(data), "--model", "small", "--corruptions", "fog,pixelate"]
-    words += ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--batch-size", "8", "--validation", str(data)]
+    words += [
+        "--mean",
+        "0.5,0.5,0.5",
+        "--std",
+        "0.25,0.25,0.25",
+        "--batch-size",
+        "8",
+        "--validation",
+        str(pictures(tmp_path / "more", seed=1)),
+    ]
     alone = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "one")])
     assert alone.exit_code == 0, alone.output
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}

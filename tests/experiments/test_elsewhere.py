@@ -52,7 +52,9 @@ def test_another_folder_is_one_test_set_beside_the_runs_record(place: Path) -> N
     assert record.evaluation.temperatures == run.evaluation.temperatures
     assert record.evaluation.validation == run.evaluation.validation
     assert record.evaluation.scaled_by == {"clean", "shift_aware"}
-    assert record.data.model_dump() == {"name": "other", "classes": run.data.classes, "counts": {"test": 21}}
+    seen = record.data
+    assert (seen.name, seen.classes, seen.counts) == ("other", run.data.classes, {"test": 21})
+    assert seen.preprocessing == run.data.preprocessing
     assert record.config["data"]["root"] == str((place / "other").resolve())
     assert f"measured on 21 images, all of {place / 'other'}, as one test set" in stdout
     assert f"clean {run.evaluation.temperatures['clean']:.2f}" in stdout

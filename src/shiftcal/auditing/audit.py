@@ -273,19 +273,12 @@ def _tried(fitted: Fitted, clean: AuditCell, shifted: AuditMean | None) -> dict[
 
 
 def _mean(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> AuditMean:
-    """Average cells. The interval of their mean ECE is that of resampled images where all sets have the same ones."""
+    """Average cells; images are resampled for the interval, the same ones in sets that share them."""
     plain = [cell.model_dump(exclude={"bins", "histogram", "shift", "severity", "n"}) for cell in cells]
     mean: dict[str, Any] = _mean_of(plain)
-    together = _paired(cells, replicates)
+    together = torch.stack(list(replicates)).mean(0)
     _, mean["ece_low"], mean["ece_high"] = interval_of(mean["ece"], together, bounds=(0.0, 1.0))
     return AuditMean.model_validate(mean)
-
-
-def _paired(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> Tensor:
-    """Average the resampled errors: of sets of one size the same images are drawn; others are independent."""
-    generator = torch.Generator().manual_seed(0)
-    orders = {n: torch.randperm(len(replicates[0]), generator=generator) for n in sorted({c.n or 0 for c in cells})}
-    return torch.stack([some[orders[cell.n or 0]] for cell, some in zip(cells, replicates, strict=True)]).mean(0)
 
 
 def _mean_of(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

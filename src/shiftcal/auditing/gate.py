@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,18 +52,20 @@ class Check:
     reason: str = ""
 
     def result(self, *, strict: bool) -> Result:
-        """Judge it; strictly, a limit inside the interval cannot be judged."""
+        """Judge it by its value; strictly by the whole interval, and not at all if the limit lies inside."""
         if self.value is None:
             return "not judged"
-        if strict and self.low <= self.limit <= self.high:
-            return "not judged"
-        kept = self.value <= self.limit if self.upper else self.value >= self.limit
-        return "passed" if kept else "failed"
+        low, high = (self.low, self.high) if strict else (self.value, self.value)
+        kept, broken = (high <= self.limit, low > self.limit) if self.upper else (low >= self.limit, high < self.limit)
+        return "passed" if kept else "failed" if broken else "not judged"
 
 
 def checks(record: AuditRecord, limits: Limits, where: Sequence[str] = ()) -> list[Check]:
     """Compare an audit with limits; `where` chooses shifted test sets, as in "corruption=fog" or "severity<=3"."""
-    cells = [cell for cell in record.shifts if all(_matches(cell, condition) for condition in where)]
+    conditions = [_condition(text) for text in where]
+    cells = [cell for cell in record.shifts if all(condition(cell) for condition in conditions)]
+    if conditions and not cells:
+        raise wrong("where", "a condition that some shifted test set of the audit meets", ", ".join(where))
     name = limits.calibrator
     if name is not None and name not in record.clean.scaled:
         raise wrong("calibrator", f"one of {', '.join(record.clean.scaled) or 'none, none was fitted'}", repr(name))
@@ -95,6 +98,8 @@ def _ece(
     if not cells:
         return Check(title, limit, upper=True, value=None, reason="there is no such test set in the audit")
     value = statistics.fmean(_value(cell, "ece", name) for cell in cells)
+    if name is not None:  # intervals are those of the model as it is
+        return Check(title, limit, upper=True, value=value)
     below = statistics.fmean(cell.ece - cell.ece_low for cell in cells)
     above = statistics.fmean(cell.ece_high - cell.ece for cell in cells)
     if whole is not None and whole.shifted is not None:
@@ -124,19 +129,18 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return (middle - half) / (1 + _Z**2 / n), (middle + half) / (1 + _Z**2 / n)
 
 
-def _matches(cell: AuditCell, condition: str) -> bool:
-    for sign in ("<=", ">=", "="):
-        key, found, value = condition.partition(sign)
-        if found:
-            break
-    else:
-        raise wrong("where", "corruption=NAME, shift=NAME, severity=K, severity<=K or severity>=K", repr(condition))
-    if key in ("corruption", "shift", "domain") and sign == "=":
-        return cell.shift == value
-    if key == "severity" and value.isdigit():
-        own = cell.severity or 0
-        return {"=": own == int(value), "<=": own <= int(value), ">=": own >= int(value)}[sign]
-    raise wrong("where", "corruption=NAME, shift=NAME, severity=K, severity<=K or severity>=K", repr(condition))
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {"<=": operator.le, ">=": operator.ge, "=": operator.eq}
+
+
+def _condition(text: str) -> Callable[[AuditCell], bool]:
+    """Read a condition on shifted test sets; one without a severity meets no condition on it."""
+    sign = next((sign for sign in _COMPARISONS if sign in text), "")
+    key, _, value = text.partition(sign or "=")
+    if key in ("corruption", "shift", "domain") and sign == "=" and value:
+        return lambda cell: cell.shift == value
+    if key == "severity" and sign and value.isdigit():
+        return lambda cell: cell.severity is not None and _COMPARISONS[sign](cell.severity, int(value))
+    raise wrong("where", "corruption=NAME, shift=NAME, severity=K, severity<=K or severity>=K", repr(text))
 
 
 def overall(found: Sequence[Check], *, strict: bool) -> Result:
@@ -155,7 +159,8 @@ def summary(record: AuditRecord, found: Sequence[Check], *, strict: bool) -> str
     for check in found:
         sign = "≤" if check.upper else "≥"
         value = "–" if check.value is None else percent(check.value)
-        interval = "–" if check.value is None else f"{percent(check.low)} to {percent(check.high)}"
+        known = check.value is not None and (check.low, check.high) != (0.0, 1.0)
+        interval = f"{percent(check.low)} to {percent(check.high)}" if known else "–"
         word = check.result(strict=strict) + (f": {check.reason}" if check.reason else "")
         lines.append(f"| {check.name} | {sign} {percent(check.limit)} | {value} | {interval} | {word} |")
     return "\n".join([*lines, "", *record.verdict, ""])

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from shiftcal import _distributed
+from shiftcal._errors import RunDirectoryError
+from shiftcal._io import write_atomically
 from shiftcal.records.audit import AuditCell
 
 _DIGITS = 7  # of an error of a resample
@@ -20,8 +22,8 @@ _DIGITS = 7  # of an error of a resample
 class Journal:
     """Finished cells in a file; without a path in memory alone.
 
-    The first line says what is audited and how: with another one, nothing of the file is taken up. A line that was cut
-    off is left out. Of several ranks the first one writes, and all know what it knows.
+    The first line says what is audited and how: a file of something else that has cells is an error. A line that was
+    cut off is left out. Of several ranks the first one writes, and all know what it knows.
     """
 
     def __init__(self, path: Path | None = None, about: Mapping[str, Any] | None = None) -> None:
@@ -32,13 +34,15 @@ class Journal:
             return
         lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
         lines = _distributed.all_gather_object(lines)[0] if _distributed.is_distributed() else lines
-        if lines[:1] == [self._about]:
-            for line in lines[1:]:
-                self._take(line)
+        for line in lines[1:]:
+            self._take(line)
+        if lines[:1] != [self._about] and self._cells:
+            found = f"{path}, with {len(self._cells)} test sets of another one"
+            raise RunDirectoryError("out", "a new directory, or that of the same audit", found)
         if _distributed.rank() == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = [self._line(*known) for known in self._cells.values()]
-            path.write_text("\n".join([self._about, *kept, ""]), encoding="utf-8")
+            write_atomically(path, "\n".join([self._about, *kept, ""]).encode())
 
     def __len__(self) -> int:
         return len(self._cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +84,8 @@ def audit_cell(
     """Measure one test set; returns its cell, and the ECE of resamples of it."""
     cell, _ = measure(predictions, bins=bins, histogram=True)
     p, targets = predictions.logits.double().softmax(-1), predictions.targets
-    replicates = ece_replicates(p, targets, bins=bins)
+    # Sets of the same images in the same order, whose targets tell, are resampled alike; others independently.
+    replicates = ece_replicates(p, targets, bins=bins, seed=zlib.crc32(targets.cpu().numpy().tobytes()))
     _, low, high = interval_of(cell["ece"], replicates, bounds=(0.0, 1.0))
     confidence = float(p.amax(1).mean())
     calibration = brier_calibration(p, targets, bins=bins)

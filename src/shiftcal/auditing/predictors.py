@@ -18,7 +18,7 @@ from shiftcal.calibrators.base import Calibrator
 
 Outputs = Literal["logits", "probabilities"]
 METADATA = "shiftcal"  # under this key our exports say what they take and give
-_SMALLEST = 1e-30
+_SMALLEST = torch.finfo(torch.float64).tiny  # of a probability, as in `metrics.nll`
 
 
 class Predictor(nn.Module):
@@ -83,11 +83,19 @@ def tensor_of(output: Any) -> Tensor:
     return found
 
 
+def are_probabilities(rows: Tensor) -> bool:
+    """Tell whether rows lie in [0, 1] and sum to 1."""
+    rows = rows.detach()
+    low, high = torch.aminmax(rows)
+    off = (rows.double().sum(1) - 1).abs().max()
+    return float(low) >= 0 and float(high) <= 1 + 1e-3 and float(off) <= 1e-2
+
+
 def check_probabilities(rows: Tensor) -> None:
     """Raise unless rows are probabilities."""
-    low, high = torch.aminmax(rows)
-    sums = rows.double().sum(1)
-    if float(low) < 0 or float(high) > 1 + 1e-3 or float((sums - 1).abs().max()) > 1e-2:
+    if not are_probabilities(rows):
+        low, high = torch.aminmax(rows.detach())
+        sums = rows.detach().double().sum(1)
         found = f"values from {float(low):.3g} to {float(high):.3g}, rows that sum to {float(sums[0]):.4g}"
         raise DataError("outputs", "probabilities (--outputs logits, if they are logits)", found)
 
@@ -113,6 +121,10 @@ class OnnxModel(nn.Module):
         self.input, self.shape = one.name, list(one.shape)
         self.batch = self.shape[0] if isinstance(self.shape[0], int) else None
         self.metadata = metadata_of(dict(self.session.get_modelmeta().custom_metadata_map))
+        names = [output.name for output in self.session.get_outputs()]
+        self.output = next((name for name in ("logits", "probabilities") if name in names), names[0])
+        if self.output == "probabilities":  # it says so itself
+            self.metadata = {"outputs": "probabilities"} | self.metadata
 
     @property
     def size(self) -> int | None:
@@ -134,10 +146,8 @@ class OnnxModel(nn.Module):
         return np.split(filled, len(filled) // self.batch)
 
     def _run(self, array: Any) -> Any:
-        names = [output.name for output in self.session.get_outputs()]
-        chosen = next((name for name in ("logits", "probabilities") if name in names), names[0])
         try:
-            return self.session.run([chosen], {self.input: array})[0]
+            return self.session.run([self.output], {self.input: array})[0]
         except Exception as error:  # onnxruntime has types of its own
             found = f"{reason_of(error)} (its input is {self.input} {self.shape}, the images are {list(array.shape)})"
             raise DataError("model", "an ONNX model that takes these images", found) from None

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from shiftcal._errors import DataError, reason_of
 from shiftcal.auditing.audit import PredictionSets
-from shiftcal.evaluation import Predictions
+from shiftcal.auditing.sorting import Table, sorted_sets
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -22,20 +20,10 @@ else:
     Array = np.ndarray
 
 KINDS = ("logits", "probabilities")
+TARGETS = "target.npy"
 _COLUMN = re.compile(r"(logits|probabilities)_(\d+)")
-_VALIDATION, _TEST = ("validation", "val", "valid"), ("test", "")
-_SMALLEST = 1e-30  # of a probability, whose logarithm is a logit
+SHIFTS = ("shift", "domain", "corruption")
 _SUM = 1e-3  # what the sum of a row's probabilities may be off
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of some files: a target and outputs each, and which test set they belong to."""
-
-    targets: Array
-    outputs: Array
-    kind: str
-    more: Mapping[str, Array] = field(default_factory=dict)  # id, split, shift, severity
 
 
 def read_predictions(files: Sequence[Path]) -> PredictionSets:
@@ -43,16 +31,22 @@ def read_predictions(files: Sequence[Path]) -> PredictionSets:
 
     Files are `.npz` with the arrays `target` and `logits` or `probabilities`; `target.npy` beside `logits.npy` or
     `probabilities.npy`; `.csv` or `.parquet` with the columns `target` and `logits_0`, … or `probabilities_0`, ….
-    Further columns or arrays may be `id`, `split`, `shift` (or `domain`) and `severity`.
+    Further columns or arrays may be `id`, `split`, `shift` (or `domain`, or `corruption`) and `severity`.
     """
-    tables = [_checked(_read(file, files), file) for file in files if file.name != "target.npy"]
+    tables = [_checked(_read(file, files), file) for file in files if file.name != TARGETS]
     if not tables:
         raise DataError("predictions", "files with predictions", ", ".join(map(str, files)) or "none")
     widths = {table.outputs.shape[1] for table in tables}
     if len(widths) > 1:
         found = ", ".join(f"{f.name}: {t.outputs.shape[1]}" for f, t in zip(files, tables, strict=False))
         raise DataError("predictions", "of one number of classes", found)
-    return _sorted(tables)
+    return sorted_sets(tables)
+
+
+def files_read(files: Sequence[Path]) -> list[Path]:
+    """List the files that predictions are read from: those named, and the targets beside them."""
+    beside = [file.with_name(TARGETS) for file in files if file.suffix == ".npy"]
+    return list(dict.fromkeys([*files, *(file for file in beside if file.is_file())]))
 
 
 def _read(file: Path, files: Sequence[Path]) -> Table:
@@ -83,15 +77,15 @@ def _from_arrays(arrays: dict[str, Array], file: Path) -> Table:
     if "target" not in arrays or len(kinds) != 1:
         expected = "one with the array `target` and one of `logits` and `probabilities`"
         raise DataError("predictions", expected, f"{file} with {', '.join(sorted(arrays)) or 'nothing'}")
-    return Table(arrays["target"], arrays[kinds[0]], kinds[0], _more(arrays))
+    return Table(arrays["target"], arrays[kinds[0]], kinds[0], _more(arrays, file))
 
 
 def _from_pair(file: Path, files: Sequence[Path]) -> Table:
-    target = file.with_name("target.npy")
+    target = file.with_name(TARGETS)
     if file.stem not in KINDS:
         raise DataError("predictions", "logits.npy or probabilities.npy, with target.npy beside it", str(file))
     if not target.is_file():
-        named = next((other for other in files if other.name == "target.npy"), target)
+        named = next((other for other in files if other.name == TARGETS), target)
         if not named.is_file():
             raise DataError("predictions", f"{file.name} with target.npy beside it", str(file))
         target = named
@@ -161,12 +155,19 @@ def _from_columns(head: list[str], columns: dict[str, Array], file: Path) -> Tab
             "predictions", f"one with every column up to {kind}_{max(outputs)}", f"{file}, without {kind}_{missing[0]}"
         )
     stacked = np.stack([outputs[k] for k in range(len(outputs))], axis=1)
-    return Table(columns["target"], stacked, kind, _more(columns))
+    return Table(columns["target"], stacked, kind, _more(columns, file))
 
 
-def _more(columns: Mapping[str, Array]) -> dict[str, Array]:
-    names = {"id": "id", "split": "split", "shift": "shift", "domain": "shift", "severity": "severity"}
-    return {names[name]: values for name, values in columns.items() if name in names}
+def _more(columns: Mapping[str, Array], file: Path) -> dict[str, Array]:
+    """Take the columns that tell which test set a row belongs to; others are named in a warning."""
+    shifts = [name for name in SHIFTS if name in columns]
+    if len(shifts) > 1:
+        raise DataError("predictions", f"one column of {', '.join(SHIFTS)}", f"{file} with {' and '.join(shifts)}")
+    known = {"id": "id", "split": "split", "severity": "severity"} | dict.fromkeys(SHIFTS, "shift")
+    unused = [n for n in columns if n not in known and n not in ("target", *KINDS) and not _COLUMN.fullmatch(n)]
+    if unused:
+        warnings.warn(f"{file.name} has columns that are not used: {', '.join(unused[:5])}.", stacklevel=4)
+    return {known[name]: values for name, values in columns.items() if name in known}
 
 
 def _checked(table: Table, file: Path) -> Table:
@@ -178,7 +179,7 @@ def _checked(table: Table, file: Path) -> Table:
     if outputs.ndim != 2 or len(outputs) != n or outputs.shape[1] < 2 or outputs.dtype.kind not in "fiu":
         expected = "numbers of shape [N, K], K ≥ 2, with N targets"
         raise DataError("predictions", expected, f"{file}: {list(outputs.shape)} and {list(targets.shape)} targets")
-    if targets.dtype.kind not in "fiu" or not np.array_equal(targets, np.round(targets)):
+    if targets.dtype.kind not in "fiu" or not np.isfinite(targets).all() or (targets != np.round(targets)).any():
         raise DataError("predictions", "class indices in target", f"{file} with {targets[:3].tolist()}, …")
     outputs = outputs.astype(np.float64)
     if not np.isfinite(outputs).all():
@@ -196,9 +197,8 @@ def _checked(table: Table, file: Path) -> Table:
             stacklevel=3,
         )
     for name, values in table.more.items():
-        if len(values) != n:
-            raise DataError("predictions", f"{name} for each of {n} rows", f"{file} with {len(values)}")
-    _check_ids(table.more, file)
+        if np.shape(values) != (n,):
+            raise DataError("predictions", f"{name} for each of {n} rows", f"{file} with {list(np.shape(values))}")
     return Table(targets.astype(np.int64), outputs, table.kind, table.more)
 
 
@@ -214,76 +214,3 @@ def _check_probabilities(outputs: Array, file: Path) -> None:
     if off.max() > _SUM:
         found = f"{file}, where row {int(off.argmax())} sums to {outputs.sum(1)[off.argmax()]:.4g}"
         raise DataError("predictions", "probabilities of rows that sum to 1", found)
-
-
-def _check_ids(more: Mapping[str, Array], file: Path) -> None:
-    """Raise if an id comes twice in one test set."""
-    if "id" not in more:
-        return
-    keys = list(zip(*(np.asarray(values).tolist() for values in more.values()), strict=True))
-    if len(set(keys)) < len(keys):
-        seen: set[Any] = set()
-        place = list(more).index("id")
-        twice = next(key[place] for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise DataError("predictions", "each id once in a test set", f"{file} with {twice!r} twice")
-
-
-def _sorted(tables: Sequence[Table]) -> PredictionSets:
-    """Sort rows into test sets."""
-    parts: dict[tuple[str, str, int | None], list[tuple[Array, Array]]] = {}
-    for table in tables:
-        keys = _keys(table)
-        for key in dict.fromkeys(keys):
-            chosen = np.array([k == key for k in keys])
-            parts.setdefault(key, []).append((_logits(table)[chosen], table.targets[chosen]))
-    found = {key: _joined(rows) for key, rows in parts.items()}
-    clean = found.pop(("test", "", None), None)
-    if clean is None:
-        raise DataError("predictions", "some of the clean test set (no shift, split test or none)", "none")
-    validation = found.pop(("validation", "", None), None)
-    shifts = {(shift, severity): p for (split, shift, severity), p in found.items() if split == "test"}
-    outputs = "probabilities" if any(table.kind == "probabilities" for table in tables) else "logits"
-    return PredictionSets(clean, validation, shifts, outputs)
-
-
-def _keys(table: Table) -> list[tuple[str, str, int | None]]:
-    n = len(table.targets)
-    splits = [_split(str(value)) for value in table.more.get("split", np.full(n, "test")).tolist()]
-    shifts = [_shift(value) for value in table.more.get("shift", np.full(n, "")).tolist()]
-    severities = [_severity(value) for value in table.more.get("severity", np.zeros(n)).tolist()]
-    return [
-        (split, shift, severity if shift else None)
-        for split, shift, severity in zip(splits, shifts, severities, strict=True)
-    ]
-
-
-def _split(value: str) -> str:
-    name = value.strip().lower()
-    if name in _VALIDATION:
-        return "validation"
-    if name in _TEST:
-        return "test"
-    raise DataError("predictions", "rows whose split is `validation` or `test`", repr(value))
-
-
-def _shift(value: object) -> str:
-    name = "" if value is None else str(value).strip()
-    return "" if name.lower() in ("", "clean", "none", "nan") else name
-
-
-def _severity(value: Any) -> int | None:
-    if value is None or value != value or value in ("", 0):  # NaN is not itself
-        return None
-    number = float(value)
-    if number != int(number) or not 1 <= number <= 100:
-        raise DataError("predictions", "severities 1, 2, … (0 or none without one)", repr(value))
-    return int(number)
-
-
-def _logits(table: Table) -> Array:
-    return table.outputs if table.kind == "logits" else np.log(np.maximum(table.outputs, _SMALLEST))
-
-
-def _joined(rows: Sequence[tuple[Array, Array]]) -> Predictions:
-    logits, targets = (np.concatenate([row[k] for row in rows]) for k in range(2))
-    return Predictions(torch.from_numpy(logits.copy()), torch.from_numpy(targets.copy()))

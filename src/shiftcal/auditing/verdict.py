@@ -22,6 +22,8 @@ FAMILIES = {
 def verdict(record: AuditRecord) -> tuple[str, ...]:
     """Write the verdict in sentences."""
     found = [_in_distribution(record.clean)]
+    if is_shown(record.clean) and record.clean.ece > TRUSTED:
+        found.append("Do not use its confidence as it is, not even on images like these.")
     if record.shifted is not None:
         found += [_under_shift(record.shifted, record.shifts), *_mended(record), *_limits(record.shifts)]
         found += _sets(record.shifted)
@@ -50,7 +52,9 @@ def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
     under = f"Under {_listed(names)} it says {percent(mean.confidence)} and is right {percent(mean.accuracy)}"
     if not is_shown(mean):
         return f"{under}: no more off than chance (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
-    return f"{under}: {_direction(mean)} (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
+    over, less = (sum(sign * cell.gap >= NOTABLE for cell in cells) for sign in (1, -1))
+    both = f", overconfident in {over} and underconfident in {less} of {len(cells)} test sets" if over and less else ""
+    return f"{under}: {_direction(mean)}{both} (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
 
 
 def _direction(cell: AuditCell | AuditMean) -> str:
@@ -110,7 +114,7 @@ def _limits(cells: Sequence[AuditCell]) -> list[str]:
     """Name the shifts, and the severities, where its confidence should not be used."""
     found: dict[str, list[str]] = {}
     for name, members in _groups(cells).items():
-        bad = [severity for severity, ece in members.items() if ece > TRUSTED]
+        bad = [severity for severity, (ece, floor) in members.items() if ece > max(TRUSTED, SHOWN * floor)]
         if bad:
             first = min(bad)
             beyond = "" if first == min(members) else f" beyond severity {first - 1}"
@@ -119,16 +123,20 @@ def _limits(cells: Sequence[AuditCell]) -> list[str]:
     return [f"Do not use its confidence {'; '.join(where)}."] if where else []
 
 
-def _groups(cells: Sequence[AuditCell]) -> dict[str, dict[int, float]]:
-    """Average the ECE by family, where several of it were tried, and severity; other shifts stand for themselves."""
+def _groups(cells: Sequence[AuditCell]) -> dict[str, dict[int, tuple[float, float]]]:
+    """Average ECE and floor by family, where several of it were tried, and severity; others stand for themselves."""
     tried = {str(cell.shift) for cell in cells}
     several = {family: members for family, members in FAMILIES.items() if len(tried & set(members)) > 1}
     family_of = {name: family for family, members in several.items() for name in members}
-    errors: dict[str, dict[int, list[float]]] = {}
+    members: dict[str, dict[int, list[AuditCell]]] = {}
     for cell in cells:
         name = family_of.get(str(cell.shift), str(cell.shift))
-        errors.setdefault(name, {}).setdefault(cell.severity or 1, []).append(cell.ece)
-    return {name: {s: statistics.fmean(e) for s, e in sorted(by.items())} for name, by in errors.items()}
+        members.setdefault(name, {}).setdefault(cell.severity or 1, []).append(cell)
+    return {name: {severity: _means(by[severity]) for severity in sorted(by)} for name, by in members.items()}
+
+
+def _means(cells: Sequence[AuditCell]) -> tuple[float, float]:
+    return statistics.fmean(cell.ece for cell in cells), statistics.fmean(cell.noise_floor for cell in cells)
 
 
 def _sets(mean: AuditMean) -> list[str]:

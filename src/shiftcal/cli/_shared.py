@@ -97,10 +97,13 @@ def resume_command(command: str, words: list[str], set_: list[str], out: Path) -
 
 
 @contextmanager
-def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None = None) -> Iterator[None]:
+def errors_in_one_line(
+    out: Path, resume: str | None = None, stopped: str | None = None, code: int = 1
+) -> Iterator[None]:
     """Turn errors into one line on standard error, and a signal into a word on where the checkpoint is.
 
-    `resume` is the command that continues; `stopped` is what to say instead where there are no checkpoints.
+    `resume` is the command that continues; `stopped` is what to say instead where there are no checkpoints; `code` is
+    the exit code where numbers are not finite or files cannot be written.
     """
     try:
         yield
@@ -119,21 +122,21 @@ def errors_in_one_line(out: Path, resume: str | None = None, stopped: str | None
             raise
         fail(f"Another rank stopped, or could not be reached: {error}", 1)
     except FloatingPointError as error:
-        fail(f"{error} {_last_checkpoint(out)}", 1)
+        fail(f"{error} {_last_checkpoint(out)}" if stopped is None else str(error), code)
     except BrokenPipeError:
         fail("Standard output was closed.", 1)
     except DownloadError as error:
         fail(str(error), 1)
     except OSError as error:
-        fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), 1)
+        fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), code)
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code not in (143, 129):  # SIGTERM, SIGHUP: after a checkpoint
             raise
         hint = f" Continue with: {resume}" if resume else " The same command continues."
-        code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
+        end = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
         if is_distributed() and os.environ["RANK"] != "0":
-            raise typer.Exit(code) from None
-        fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", code)
+            raise typer.Exit(end) from None
+        fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", end)
 
 
 def _is_want_of_memory(error: RuntimeError) -> bool:

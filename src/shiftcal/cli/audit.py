@@ -82,7 +82,7 @@ def audit(
     trust: TrustModel = False,
 ) -> None:
     """Audit a classifier."""
-    with errors_in_one_line(out, stopped="The same command continues."):
+    with errors_in_one_line(out, stopped="The same command continues.", code=2):
         from shiftcal.experiments.audited import audit_model, audit_tables
         from shiftcal.experiments.calibrated import (
             calibrator_name,
@@ -109,7 +109,7 @@ def audit(
                 network=network,
                 weights=weights,
                 validation=validation,
-                shifts=dict(_shift(word) for word in shift),
+                shifts=_shifts(shift),
                 outputs=outputs_of(outputs),
                 classes=classes,
                 size=size,
@@ -152,6 +152,15 @@ def _first_rank() -> bool:
     import os
 
     return os.environ.get("RANK", "0") == "0"
+
+
+def _shifts(words: list[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name, folder in map(_shift, words):
+        if name in found:
+            raise wrong("shift", "a name that no other test set has", name)
+        found[name] = folder
+    return found
 
 
 def _shift(word: str) -> tuple[str, Path]:

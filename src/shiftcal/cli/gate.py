@@ -34,7 +34,7 @@ def gate(
     summary: Annotated[Path | None, typer.Option(help="Also write the summary into this file.")] = None,
 ) -> None:
     """Compare an audit with limits."""
-    with errors_in_one_line(audit):
+    with errors_in_one_line(summary or audit, stopped="Nothing was judged.", code=2):
         from shiftcal._io import write_atomically
         from shiftcal.auditing.gate import CODES, Limits, checks, overall
         from shiftcal.auditing.gate import summary as summary_of

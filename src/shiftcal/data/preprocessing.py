@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -38,6 +39,10 @@ class Preprocessing:
         rows = images.permute(0, 2, 3, 1).reshape(-1, 3 * width)  # long rows: an innermost dimension of three is slow
         values = (rows / 255).sub_(mean).div_(std)
         return values.view(n, height, width, 3).permute(0, 3, 1, 2)
+
+    def described(self) -> dict[str, Any]:
+        """Return it as plain data, for a record."""
+        return {"mean": list(self.mean), "std": list(self.std), "input_size": self.input_size}
 
     def truncated(self, images: UInt8[Tensor, "n 3 height width"]) -> UInt8[Tensor, "n 3 height width"]:
         """Normalise images in float32, undo it and cut the levels to 8 bits, by which some lose one.

@@ -12,33 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from shiftcal import _distributed, data
-from shiftcal._errors import DataError, RunDirectoryError, wrong
+from shiftcal import __version__, _distributed
+from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, audit, audit_predictions
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
-from shiftcal.auditing.predictors import Predictor, tensor_of
-from shiftcal.auditing.tables import read_predictions
-from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import find_images
-from shiftcal.data.files.read import read_split
-from shiftcal.data.match import indices_of, with_targets
+from shiftcal.auditing.predictors import Predictor, are_probabilities, tensor_of
+from shiftcal.auditing.tables import files_read, read_predictions
+from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import ImageSplit
-from shiftcal.experiments.config import load_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
+from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
 from shiftcal.experiments.opened import Opened, open_model
-from shiftcal.experiments.recipes import recipe_names
-from shiftcal.experiments.setup import load_dataset
-from shiftcal.experiments.wanted import Wanted, decide_preprocessing, fit_of, read_names, shown
+from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names, shown
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
 
 JOURNAL, ABOUT = "cells.jsonl", "about.json"
-_PARTS = {"validation": ("val", "validation", "valid"), "test": ("test",)}
+_FEW = 8  # images that show what a model gives
 
 
 @dataclass(frozen=True)
@@ -113,17 +107,18 @@ def audit_tables(
     on_fitted: Callable[[Fitted], None] | None = None,
 ) -> AuditRecord:
     """Audit predictions from files in a directory of its own; `on_fitted` as in `audit_model`."""
-    about = {"files": [sha256_of(file) if file.is_file() else str(file) for file in files], "bins": bins}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sets = read_predictions(files)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if (kept := _finished(out, about)) is not None:
-        return kept
     names = read_names(classes) if classes is not None else ()
     if names and len(names) != sets.clean.logits.shape[1]:
         raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
+    read = {file.name: sha256_of(file) for file in files_read(files)}
+    about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
+    if (kept := _finished(out, about)) is not None:
+        return kept
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out / JOURNAL, about)
     record = audit_predictions(
@@ -167,8 +162,10 @@ def _about(wanted: Wanted, ready: Ready) -> dict[str, Any]:
     """Tell one audit from another: by the model's file, the images and how they are measured."""
     tree = {
         "model": ready.seen.model_dump(mode="json"),
-        "data": [ready.images.name, list(ready.images.classes), ready.images.counts],
+        "network": [wanted.network, ready.predictor.columns],
+        "data": [ready.images.name, list(ready.images.classes), ready.images.counts, digests_of(ready.images)],
         "preprocessing": ready.shown,
+        "version": __version__,
         "grid": [list(wanted.corruptions), ready.constants, wanted.frost, wanted.bins],
     }
     return json.loads(json.dumps(tree, default=str))  # type: ignore[no-any-return]
@@ -196,9 +193,9 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
         classes=len(names) if names else None,
     )
     names = names or opened.classes
-    dataset, root = _source(wanted, opened)
+    dataset, root = source_of(wanted, opened)
     known = decide_preprocessing(wanted, opened, dataset)
-    images = _images(wanted, dataset, root, known, progress=progress)
+    images = images_of(wanted, dataset, root, known, progress=progress)
     device = resolve_device(wanted.device)
     preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
     model = opened.model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -210,68 +207,17 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
         outputs=predictor.outputs,
         restricted=restricted,
     )
-    constants = wanted.constants or _nearest_constants(images.test.shape[-1])
+    constants = wanted.constants or nearest_constants(images.test.shape[-1])
     foreign = opened.data is None and dataset is not None and "validation" in dataset.cut_from_train
     if foreign:
         notes.append("validation images are cut from the training images, which the model may have seen")
-    return Ready(predictor, images, preprocess, seen, shown(known), constants, tuple(notes))
-
-
-def _source(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | None]:
-    """Find the data: a data set by name, that of a recipe or of the run, or a folder."""
-    if wanted.data is None:
-        if opened.data is None:
-            raise wrong("data", "given: --data FOLDER, a prepared data set or a recipe", "nothing")
-        return opened.data(), None
-    if Path(wanted.data).is_dir():
-        return None, Path(wanted.data)
-    if wanted.data in data.DATASETS and wanted.data not in data.BY_PATH:
-        return data.load(wanted.data), None
-    if wanted.data in recipe_names() or wanted.data.endswith(".toml"):
-        return load_dataset(load_config(wanted.data)), None
-    expected = f"a folder, one of {', '.join(name for name in data.DATASETS if name not in data.BY_PATH)}, or a recipe"
-    raise wrong("data", expected, wanted.data)
-
-
-def _nearest_constants(size: int) -> str:
-    """Name the corruption constants made for images nearest to a size."""
-    return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
-
-
-def _images(
-    wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, progress: bool
-) -> Images:
-    """Collect the images."""
-
-    def read(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], ImageSplit]:
-        tree = find_images(folder)
-        split = read_split(
-            tree.files,
-            tree.targets,
-            size=known.get("size"),
-            fit=fit_of(known),
-            title=folder.name,
-            progress=progress and _distributed.rank() == 0,
+    if (shared := shared_images(images)) == len(images.validation or ()) > 0:
+        raise DataError(
+            "validation", "other images than the test set's", "the same ones: nothing could be fitted on them"
         )
-        if classes is None or classes == tree.classes:
-            return tree.classes, split
-        return classes, with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
-
-    if dataset is not None:
-        classes, test, name = dataset.classes, dataset.test, dataset.name
-        validation: ImageSplit | None = dataset.validation if dataset.test is not dataset.validation else None
-        shifts: dict[str, Sequence[ImageSplit]] = dict(dataset.shifts)
-    else:
-        assert root is not None  # noqa: S101
-        parts = {p: next((root / n for n in names if (root / n).is_dir()), None) for p, names in _PARTS.items()}
-        name, shifts = root.resolve().name, {}
-        classes, test = read(parts["test"] or root)
-        validation = read(parts["validation"], classes)[1] if parts["test"] and parts["validation"] else None
-    if wanted.validation is not None:
-        validation = read(wanted.validation, classes)[1]
-    for shift, folder in wanted.shifts.items():
-        shifts[shift] = (read(folder, classes)[1],)
-    return Images(name, classes, test, validation, shifts)
+    if shared:
+        notes.append(f"{shared} validation images are test images too: what is fitted on them looks better than it is")
+    return Ready(predictor, images, preprocess, seen, shown(known), constants, tuple(notes))
 
 
 def _fitted(
@@ -283,8 +229,11 @@ def _fitted(
     names: tuple[str, ...] | None,
 ) -> tuple[Predictor, list[str], str | None]:
     """Match the model's outputs with the classes of the data, by name where names are known."""
-    outputs = wanted.outputs or opened.outputs or "logits"
-    width = _width(model, images, preprocess)
+    first = _probe(model, images, preprocess)
+    width, outputs = first.shape[1], wanted.outputs or opened.outputs or "logits"
+    if wanted.outputs is None and opened.outputs is None and are_probabilities(first):
+        found = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
+        raise DataError("outputs", "given: --outputs probabilities, or --outputs logits if they are", found)
     notes: list[str] = []
     if names is None:
         if width != len(images.classes):
@@ -304,10 +253,16 @@ def _fitted(
     return Predictor(model, outputs, columns), notes, restricted
 
 
-def _width(model: nn.Module, images: Images, preprocess: Preprocessing) -> int:
-    """Send one image through the model, and count its outputs."""
-    first = images.test.take(torch.arange(len(images.test), device=images.test.targets.device) < 1)
+def _probe(model: nn.Module, images: Images, preprocess: Preprocessing) -> Tensor:
+    """Send a few images through the model."""
+    few = images.test.take(torch.arange(len(images.test), device=images.test.targets.device) < _FEW)
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    _, part = next(iter(first.to(device).parts(1)))
-    with torch.inference_mode():
-        return tensor_of(model(preprocess(part.images))).shape[1]
+    _, part = next(iter(few.to(device).parts(_FEW)))
+    try:
+        with torch.inference_mode():
+            return tensor_of(model(preprocess(part.images)))
+    except DataError:
+        raise
+    except Exception as error:  # whatever somebody else's model raises
+        found = f"{reason_of(error)} for images {list(part.images.shape)} (--size brings them to another one)"
+        raise DataError("model", "one that takes these images", found) from None

@@ -57,7 +57,12 @@ def measure_folder(
     made = record.model_copy(
         update={
             "config": config.to_dict(),
-            "data": DataSeen(name=root.name, classes=dataset.classes, counts={"test": evaluation.clean.n or 0}),
+            "data": DataSeen(
+                name=root.name,
+                classes=dataset.classes,
+                counts={"test": evaluation.clean.n or 0},
+                preprocessing=preprocess.described(),
+            ),
             "weights": record.weights.model_copy(update={"sha256": digest}),
             "evaluation": evaluation.model_copy(update={"epoch": record.weights.epoch}),
             "also": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal import models
-from shiftcal._errors import DataError, wrong
+from shiftcal._errors import DataError, reason_of, wrong
 from shiftcal._io import sha256_of
 from shiftcal.auditing.predictors import OnnxModel, Outputs, exported_program
 from shiftcal.data.dataset import Dataset
@@ -171,12 +172,20 @@ def _described(model: nn.Module, metadata: dict[str, Any], path: Path, kind: str
         model,
         path.name,
         kind,
-        sha256_of(path),
+        _digest(path),
         tuple(map(str, names)) if isinstance(names, list) else None,
         outputs if outputs in ("logits", "probabilities") else None,
         known,
         calibrator=calibrator if isinstance(calibrator, str) else None,
     )
+
+
+def _digest(path: Path) -> str:
+    """Compute the SHA-256 of a file and, of an ONNX model, of the weights beside it."""
+    beside = path.with_name(f"{path.name}.data")
+    if not beside.is_file():
+        return sha256_of(path)
+    return hashlib.sha256(f"{sha256_of(path)} {sha256_of(beside)}".encode()).hexdigest()
 
 
 def _checkpoint(path: Path, network: str | None, classes: int | None) -> Opened:
@@ -190,15 +199,25 @@ def _checkpoint(path: Path, network: str | None, classes: int | None) -> Opened:
     if timm_name(network) is not None:
         opened = _timm(network, str(path))
         return Opened(opened.model, path.name, "checkpoint", sha256_of(path), names, None, opened.known)
-    model = models.build(network, count)
+    model = _built(network, count)
     models.load_weights(path, model)
     return Opened(model, path.name, "checkpoint", sha256_of(path), names)
+
+
+def _built(network: str, classes: int) -> nn.Module:
+    """Build a network; what a user's factory raises is told in one line."""
+    try:
+        return models.build(network, classes)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise DataError("model", f"a factory that builds a network of {classes} classes", reason_of(error)) from None
 
 
 def _rows(path: Path, network: str) -> int:
     """Find how many classes a checkpoint's last layer has."""
     tensors = models.read_weights(path)
-    head = models.classifier_of(models.build(network, 2))[0]
+    head = models.classifier_of(_built(network, 2))[0]
     found = [t.shape[0] for name, t in tensors.items() if name.endswith(f"{head}.weight") or name == f"{head}.weight"]
     if not found:
         raise DataError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -194,7 +193,7 @@ class _Completion:
                 "name": dataset.name,
                 "classes": dataset.classes,
                 "counts": counts,
-                "preprocessing": dataclasses.asdict(trained.preprocess),
+                "preprocessing": trained.preprocess.described(),
             },
             "weights": {"kept": config.row.weights, "epoch": trained.epoch, "sha256": self._digest()},
         }

@@ -60,7 +60,12 @@ def decide_preprocessing(wanted: Wanted, opened: Opened, dataset: Dataset | None
         "interpolation": wanted.interpolation,
     }
     known = dict(opened.known)
-    if dataset is not None:
+    if wanted.resize is not None and (wanted.size or known.get("size")) is None:
+        raise wrong("resize", "given with --size, the pixels that are cut out", wanted.resize)
+    if dataset is not None and (wanted.resize or wanted.interpolation):
+        raise wrong("resize", "left out, with --interpolation, for images that are not files of a folder", "given")
+    if dataset is not None:  # images in memory are resized bilinearly
+        known = {key: value for key, value in known.items() if key not in ("resize", "interpolation")}
         own = {"mean": dataset.preprocess.mean, "std": dataset.preprocess.std}
         known = own | known
     known |= {key: value for key, value in asked.items() if value not in (None, ())}
@@ -73,7 +78,11 @@ def decide_preprocessing(wanted: Wanted, opened: Opened, dataset: Dataset | None
         if len(known[key]) != 3:
             raise wrong(key, "three numbers, one for each channel", known[key])
     if dataset is not None and "input_size" not in known and known.get("size"):
-        known["input_size"] = known["size"]  # images in memory are brought to it
+        known["input_size"] = known.pop("size")  # images in memory are brought to it
+    if dataset is None and known.get("size") and not known.get("resize"):
+        if wanted.interpolation is not None:
+            raise wrong("interpolation", "given with --resize, which it is for", wanted.interpolation)
+        known["fit"] = known.get("fit") or "crop"
     return known
 
 

@@ -80,15 +80,19 @@ def as_test_set(
 
     There are no training and no validation images.
     """
-    root = Path(root)
+    tree = with_images(find_images(find_test_folder(Path(root))), least=1)
+    test = _Reading(size, fit, loader, progress)(tree)
+    none = MemorySplit(torch.empty(0, *test.shape, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+    return Dataset("folder", tree.classes, IMAGENET, none, none, test)
+
+
+def find_test_folder(root: Path) -> Path:
+    """Find the test images of a user's folder: those in `test/`, or all; one with other parts alone is an error."""
     other = [name for part in ("train", "validation") for name in _NAMES[part] if (root / name).is_dir()]
     if other and not (root / "test").is_dir():
         expected = f"a folder with test/, or one tree of class folders (such as {root / other[0]})"
         raise wrong("data", expected, f"{root}, with {', '.join(f'{name}/' for name in other)} alone")
-    tree = with_images(find_images(root / "test" if (root / "test").is_dir() else root), least=1)
-    test = _Reading(size, fit, loader, progress)(tree)
-    none = MemorySplit(torch.empty(0, *test.shape, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
-    return Dataset("folder", tree.classes, IMAGENET, none, none, test)
+    return root / "test" if (root / "test").is_dir() else root
 
 
 def domains(

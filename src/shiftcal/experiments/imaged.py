@@ -1,0 +1,123 @@
+"""The images of an audit: from what a user names to splits, and what tells them from others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiftcal import _distributed, data
+from shiftcal._errors import DataError, wrong
+from shiftcal.auditing.audit import Images
+from shiftcal.data.dataset import Dataset
+from shiftcal.data.files.images import find_images
+from shiftcal.data.files.read import read_split
+from shiftcal.data.match import indices_of, with_targets
+from shiftcal.data.sources.folders import find_test_folder, with_images
+from shiftcal.data.split import FileSplit, ImageSplit, MemorySplit
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.opened import Opened
+from shiftcal.experiments.recipes import recipe_names
+from shiftcal.experiments.setup import load_dataset
+from shiftcal.experiments.wanted import Wanted, fit_of
+from shiftcal.shifts.corruptions import named
+
+_VALIDATION = ("val", "validation", "valid")
+_TAKEN = ("clean", "test", "validation")  # names that no shift may have
+
+
+def source_of(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | None]:
+    """Find the data: a data set by name, that of a recipe or of the run, or a folder."""
+    if wanted.data is None:
+        if opened.data is None:
+            raise wrong("data", "given: --data FOLDER, a prepared data set or a recipe", "nothing")
+        return opened.data(), None
+    if Path(wanted.data).is_dir():
+        return None, Path(wanted.data)
+    if wanted.data in data.DATASETS and wanted.data not in data.BY_PATH:
+        return data.load(wanted.data), None
+    if wanted.data in recipe_names() or wanted.data.endswith(".toml"):
+        return load_dataset(load_config(wanted.data)), None
+    expected = f"a folder, one of {', '.join(name for name in data.DATASETS if name not in data.BY_PATH)}, or a recipe"
+    raise wrong("data", expected, wanted.data)
+
+
+def nearest_constants(size: int) -> str:
+    """Name the corruption constants made for images nearest to a size."""
+    return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
+
+
+def images_of(
+    wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, progress: bool
+) -> Images:
+    """Collect the images of an audit, all of them with the classes of the test images."""
+
+    def read(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], ImageSplit]:
+        tree = with_images(find_images(folder), least=1)
+        shows = progress and _distributed.rank() == 0
+        size, fit = known.get("size"), fit_of(known)
+        split = read_split(tree.files, tree.targets, size=size, fit=fit, title=folder.name, progress=shows)
+        if classes is None or classes == tree.classes:
+            return tree.classes, split
+        return classes, with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
+
+    validation: ImageSplit | None = None
+    shifts: dict[str, Sequence[ImageSplit]] = {}
+    if dataset is not None:
+        classes, test, name, shifts = dataset.classes, dataset.test, dataset.name, dict(dataset.shifts)
+        validation = dataset.validation if dataset.test is not dataset.validation else None
+    elif root is not None:
+        place, name = find_test_folder(root), root.resolve().name
+        classes, test = read(place)
+        beside = next((root / n for n in _VALIDATION if (root / n).is_dir()), None) if place != root else None
+        validation = read(beside, classes)[1] if beside is not None else None
+    else:
+        raise wrong("data", "given", "nothing")
+    if wanted.validation is not None:
+        validation = read(wanted.validation, classes)[1]
+    _check_names(wanted, shifts)
+    shifts |= {shift: (read(folder, classes)[1],) for shift, folder in wanted.shifts.items()}
+    return Images(name, classes, test, validation, shifts)
+
+
+def _check_names(wanted: Wanted, shifts: Mapping[str, object]) -> None:
+    taken = {*_TAKEN, *shifts, *named(wanted.corruptions)}
+    if strange := sorted(taken & set(wanted.shifts)):
+        raise wrong("shift", "a name that no other test set has", strange[0])
+
+
+def digest_of(split: ImageSplit | None) -> str | None:
+    """Tell images and their classes from others: by their pixels, or by their files' names, sizes and times."""
+    if split is None:
+        return None
+    found = hashlib.sha256(split.targets.cpu().numpy().tobytes())
+    if isinstance(split, MemorySplit):
+        found.update(split.images.cpu().numpy().tobytes())
+    elif isinstance(split, FileSplit):
+        for path in split.files:
+            state = path.stat()
+            found.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return found.hexdigest()
+
+
+def digests_of(images: Images) -> dict[str, Any]:
+    """Tell all images of an audit from others."""
+    shifts = {name: [digest_of(split) for split in splits] for name, splits in images.shifts.items()}
+    return {"test": digest_of(images.test), "validation": digest_of(images.validation), "shifts": shifts}
+
+
+def shared_images(images: Images) -> int:
+    """Count the validation images that are test images too; those on disk by their names and sizes."""
+    if images.validation is None:
+        return 0
+    test, validation = _each(images.test), _each(images.validation)
+    return sum(one in test for one in validation)
+
+
+def _each(split: ImageSplit) -> set[bytes]:
+    if isinstance(split, MemorySplit):
+        return {hashlib.sha1(image.numpy().tobytes(), usedforsecurity=False).digest() for image in split.images.cpu()}
+    if isinstance(split, FileSplit):
+        return {str(path.resolve()).encode() for path in split.files}
+    raise DataError("split", "images in memory or on disk", type(split).__name__)
