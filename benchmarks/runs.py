@@ -4,7 +4,7 @@
     python benchmarks/runs.py quick-cifar10 --methods ce,ce,ce,ce --workers 4
 
 The first prints the seconds of each whole run, training, validation, checkpoints and evaluation, relative to the first
-method's. The second completes the same runs twice, one after the other and with so many workers, and prints the ratio.
+method's; a run of one epoch before it pays what a process pays once. The second completes the same runs twice, one after the other and with so many workers, and prints the ratio.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def main() -> None:
     options = parser.parse_args()
     runs = configs(options.recipe, options.methods.split(","), options.set)
     with tempfile.TemporaryDirectory() as folder:
+        warm = {"warm": load_config(options.recipe, [*options.set, "train.epochs=1", "evaluation.corruptions=[]"])}
+        one_after_the_other(warm, Path(folder) / "warm")
         if options.workers == 1:
             seconds = one_after_the_other(runs, Path(folder))
             first = next(iter(seconds.values()))
