@@ -4,7 +4,8 @@
     python benchmarks/runs.py quick-cifar10 --methods ce,ce,ce,ce --workers 4
 
 The first prints the seconds of each whole run, training, validation, checkpoints and evaluation, relative to the first
-method's; a run of one epoch before it pays what a process pays once. The second completes the same runs twice, one after the other and with so many workers, and prints the ratio.
+method's; a run of one epoch before it pays what a process pays once. The second completes the same runs twice, one
+after the other and with so many workers, and prints the ratio.
 """
 
 from __future__ import annotations

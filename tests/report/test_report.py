@@ -158,7 +158,8 @@ def test_page_is_self_contained_and_figures_are_pictures(records: list[RunRecord
     records.append(record("<mine>", 0, 0.5))
     page = write_report(tmp_path, records, "a <title>")
     text = page.read_text()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["reliability.png", "report.html", "severity.png", "table.md"]
+    figures, tables = ["reliability.png", "severity.png"], ["shifts.md", "table.md", "table.tex", "values.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*figures, *tables, "report.html"])
     assert "a &lt;title&gt;" in text
     assert "&lt;a chip&gt; &amp; co" in text
     assert "<a chip>" not in text

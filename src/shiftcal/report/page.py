@@ -10,7 +10,7 @@ from pathlib import Path
 from shiftcal._io import write_atomically
 from shiftcal._progress import duration
 from shiftcal.records import RunRecord
-from shiftcal.report import paired
+from shiftcal.report import formats, paired
 from shiftcal.report.figures import reliability_figure, severity_figure
 from shiftcal.report.table import best, caption_of, columns_of, markdown, parts_of, rows_of
 
@@ -35,7 +35,7 @@ def write_report(
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
 ) -> Path:
-    """Write table.md, reliability.png, severity.png and report.html into a directory; returns the page's path.
+    """Write tables (table.md, table.tex, shifts.md, values.csv), figures and report.html; returns the page's path.
 
     `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
     follow the tables.
@@ -49,6 +49,10 @@ def write_report(
         write_atomically(directory / name, picture)
         shown.append((picture, caption))
     write_atomically(directory / "table.md", all_tables(records, against).encode())
+    write_atomically(directory / "table.tex", formats.latex(records).encode())
+    write_atomically(directory / "values.csv", formats.values(records).encode())
+    if any(r.evaluation.shifts for r in records):
+        write_atomically(directory / "shifts.md", formats.by_shift(records).encode())
     page = directory / "report.html"
     write_atomically(page, _page(records, title, shown, left_out or {}, against).encode())
     return page

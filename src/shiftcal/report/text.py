@@ -39,6 +39,24 @@ def for_markdown(text: object) -> str:
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
 
 
+def for_latex(text: object) -> str:
+    r"""Escape text for LaTeX, whose special characters could start a command.
+
+    Example:
+        >>> for_latex("a_b 50 % \\input{x}")
+        'a\\_b 50 \\% \\textbackslash{}input\\{x\\}'
+    """
+    escaped = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+    }
+    escaped |= {character: f"\\{character}" for character in "&%$#_{}"}
+    return "".join(escaped.get(character, character) for character in plain(text))
+
+
 def for_figure(text: object) -> str:
     r"""Escape text for matplotlib, where dollars begin a formula.
 
