@@ -7,6 +7,7 @@ import pytest
 from made_records import BINS, metrics, record
 from PIL import Image
 
+from shiftcal.experiments.grid import REPORT_FILES
 from shiftcal.methods import METHODS
 from shiftcal.records import Bins, RunRecord
 from shiftcal.report.choose import pooled
@@ -160,6 +161,7 @@ def test_page_is_self_contained_and_figures_are_pictures(records: list[RunRecord
     text = page.read_text()
     figures, tables = ["reliability.png", "severity.png"], ["shifts.md", "table.md", "table.tex", "values.csv"]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*figures, *tables, "report.html"])
+    assert {p.name for p in tmp_path.iterdir()} == REPORT_FILES, "a grid's directory may hold these beside its runs"
     assert "a &lt;title&gt;" in text
     assert "&lt;a chip&gt; &amp; co" in text
     assert "<a chip>" not in text

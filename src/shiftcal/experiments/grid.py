@@ -17,7 +17,9 @@ from shiftcal.experiments.setup import load_dataset
 from shiftcal.experiments.side_by_side import complete_side_by_side
 from shiftcal.records import CONFIG, RECORD, SPEED_KEYS, RunRecord, read_record
 
-REPORT_FILES = frozenset({"report.html", "table.md", "reliability.png", "severity.png"})
+REPORT_FILES = frozenset(
+    {"report.html", "table.md", "table.tex", "shifts.md", "values.csv", "reliability.png", "severity.png"}
+)
 
 
 def complete_all(configs: dict[str, Config], out: Path, engine: str = "local", *, workers: int = 1) -> list[RunRecord]:
