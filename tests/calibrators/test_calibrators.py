@@ -203,7 +203,8 @@ print((_machine.peak_memory() - before) / (4 * logits.numel()))
 @pytest.mark.parametrize(
     ("name", "options", "size"),
     [
-        ("TemperatureScaling", {}, (10_000, 200)),
+        ("TemperatureScaling", {}, (5_000, 100)),
+        pytest.param("TemperatureScaling", {}, (10_000, 200), marks=pytest.mark.slow),
         pytest.param("TemperatureScaling", {"criterion": "ece"}, (100_000, 10), marks=pytest.mark.slow),
         pytest.param("TemperatureScaling", {"search": "lbfgs"}, (10_000, 200), marks=pytest.mark.slow),
         pytest.param("VectorScaling", {}, (10_000, 200), marks=pytest.mark.slow),

@@ -108,6 +108,7 @@ def test_classes_are_matched_by_name(place: Path) -> None:
     assert (code, "'rouge' (nothing like it)" in stderr or "'rouge' (nearest" in stderr) == (2, True), stderr
 
 
+@pytest.mark.slow
 def test_the_runs_own_data_renews_its_record(made: Path, place: Path) -> None:
     before = read_record(place / "run" / "record.json")
     code, stdout, stderr = evaluate(place / "run", "--data", made / "data")

@@ -120,6 +120,7 @@ def test_labels_that_are_indices_alone_are_refused_where_the_order_differs(place
 SEEN = "images were cut out of the training images, and the checkpoint may have been trained on them"
 
 
+@pytest.mark.slow
 def test_finetune_warns_of_images_that_a_foreign_checkpoint_may_have_seen(place: Path) -> None:
     shutil.rmtree(place / "data" / "val")
     with pytest.warns(UserWarning, match=f"The validation {SEEN}"):

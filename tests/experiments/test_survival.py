@@ -76,7 +76,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 # At an epoch's last step and in the middle of the second; the others take as long again.
-STEPS = [7, 10, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 20))]
+STEPS = [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 10, 20))]
 
 
 AUGMIX = pytest.param("fgr+augmix", marks=pytest.mark.slow)
@@ -187,6 +187,7 @@ def test_validation_is_that_of_the_model_in_evaluation_mode(dataset: data.Datase
     assert run.history[-1]["memory"] > 10**6
 
 
+@pytest.mark.slow
 def test_checkpoints_of_an_earlier_version_are_resumed(
     dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: Callable[[int, int], None]
 ) -> None:
@@ -223,8 +224,20 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("file", ["state.pt", "model.safetensors", "history.json", "checksums.json"])
-@pytest.mark.parametrize("damage", [_flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:10])])
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:10])
+
+
+FILES = ("state.pt", "model.safetensors", "history.json", "checksums.json")
+QUICK = ((_flip, "model.safetensors"), (Path.unlink, "state.pt"), (_cut, "history.json"))
+DAMAGES = [
+    pytest.param(damage, file, marks=() if (damage, file) in QUICK else pytest.mark.slow)
+    for damage in (_flip, Path.unlink, _cut)
+    for file in FILES
+]
+
+
+@pytest.mark.parametrize(("damage", "file"), DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     file: str, damage: Callable[[Path], None], dataset: data.Dataset, tmp_path: Path
 ) -> None:

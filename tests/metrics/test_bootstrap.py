@@ -48,6 +48,7 @@ def test_the_basic_interval_is_better_than_the_percentile_one_for_a_calibrated_m
     assert coverage(1.0, "percentile") == 0
 
 
+@pytest.mark.slow
 def test_level_seed_and_bound() -> None:
     p, y = case(300, torch.Generator().manual_seed(0), 1.0)
     narrow, wide = (interval(metrics.nll, p, y, level=level) for level in (0.5, 0.99))
