@@ -284,7 +284,7 @@ def test_the_command_on_predictions(sets: PredictionSets, record: AuditRecord, t
     assert found.shifted.ece == pytest.approx(record.shifted.ece, abs=1e-9)
     page = (tmp_path / "a" / "audit.html").read_text()
     assert "Right" in page
-    assert "<svg" in page
+    assert 'id="reliability"' in page
     assert 'src="http' not in page
     assert not (tmp_path / "a" / "cells.jsonl").exists()
     second = CliRunner().invoke(app, words)

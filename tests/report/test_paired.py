@@ -67,7 +67,7 @@ def test_an_unknown_reference_is_named(records: list[RunRecord]) -> None:
 
 def test_the_page_shows_them(records: list[RunRecord], tmp_path: Path) -> None:
     page = write_report(tmp_path, records, "t", against="ce").read_text()
-    assert "<td class=best>−9.33 ± 1.43</td>" in page
+    assert '<td class="best" data-value="-9.33">−9.33 ± 1.43</td>' in page
     assert "| fgr (3 seeds) |" in (tmp_path / "table.md").read_text()
 
 

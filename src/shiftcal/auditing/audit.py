@@ -235,7 +235,8 @@ def _assembled(
     def cell(name: str | None, severity: int | None, later: Later) -> tuple[AuditCell, Tensor]:
         known = journal.known(name, severity)
         if known is None:
-            known = audit_cell(later(), fitted, bins=bins, shift=name, severity=severity)
+            clean = name is None
+            known = audit_cell(later(), fitted, bins=bins, shift=name, severity=severity, by_class=clean)
             journal.add(*known)
         return known
 
@@ -274,7 +275,7 @@ def _tried(fitted: Fitted, clean: AuditCell, shifted: AuditMean | None) -> dict[
 
 def _mean(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> AuditMean:
     """Average cells; images are resampled for the interval, the same ones in sets that share them."""
-    plain = [cell.model_dump(exclude={"bins", "histogram", "shift", "severity", "n"}) for cell in cells]
+    plain = [cell.model_dump(exclude={"bins", "histogram", "by_class", "shift", "severity", "n"}) for cell in cells]
     mean: dict[str, Any] = _mean_of(plain)
     together = torch.stack(list(replicates)).mean(0)
     _, mean["ece_low"], mean["ece_high"] = interval_of(mean["ece"], together, bounds=(0.0, 1.0))
@@ -285,6 +286,8 @@ def _mean_of(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Average trees of numbers, key by key; what some lack is left out."""
     mean: dict[str, Any] = {}
     for key, first in trees[0].items():
+        if key == "bins":  # of a calibrator
+            continue
         values = [tree.get(key) for tree in trees]
         if isinstance(first, Mapping):
             mean[key] = _mean_of([value if isinstance(value, Mapping) else {} for value in values])

@@ -79,10 +79,16 @@ def fit_all(seen: Mapping[str, Predictions], missing: str = "") -> Fitted:
 
 
 def audit_cell(
-    predictions: Predictions, fitted: Fitted, *, bins: int = 15, shift: str | None = None, severity: int | None = None
+    predictions: Predictions,
+    fitted: Fitted,
+    *,
+    bins: int = 15,
+    shift: str | None = None,
+    severity: int | None = None,
+    by_class: bool = False,
 ) -> tuple[AuditCell, Tensor]:
-    """Measure one test set; returns its cell, and the ECE of resamples of it."""
-    cell, _ = measure(predictions, bins=bins, histogram=True)
+    """Measure one test set, also each class by itself if asked; returns its cell, and the ECE of resamples of it."""
+    cell, meter = measure(predictions, bins=bins, histogram=True)
     p, targets = predictions.logits.double().softmax(-1), predictions.targets
     # Sets of the same images in the same order, whose targets tell, are resampled alike; others independently.
     replicates = ece_replicates(p, targets, bins=bins, seed=zlib.crc32(targets.cpu().numpy().tobytes()))
@@ -103,6 +109,8 @@ def audit_cell(
         "sets": {kind: _set_sizes(sets(p), targets) for kind, sets in fitted.sets.items()},
         "scaled": {name: _after(calibrator, predictions, bins) for name, calibrator in fitted.calibrators.items()},
     }
+    if by_class:
+        more["by_class"] = meter.class_reliability()
     return AuditCell.model_validate(cell | more | {"shift": shift, "severity": severity}), replicates.cpu()
 
 
@@ -114,4 +122,5 @@ def _set_sizes(sets: Tensor, targets: Tensor) -> dict[str, float]:
 def _after(calibrator: Calibrator, predictions: Predictions, bins: int) -> Measured:
     with torch.inference_mode():
         logits = calibrator(predictions.logits.double())
-    return Measured.model_validate(meter_of(Predictions(logits, predictions.targets), bins).compute())
+    meter = meter_of(Predictions(logits, predictions.targets), bins)
+    return Measured.model_validate(meter.compute() | {"bins": meter.reliability()})

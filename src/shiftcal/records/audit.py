@@ -9,7 +9,18 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from shiftcal._errors import DataError
 from shiftcal._io import read_json, write_atomically
-from shiftcal.records.models import Cell, Corruptions, Environment, Fraction, Mean, Measured, Model, Positive, Seconds
+from shiftcal.records.models import (
+    Bins,
+    Cell,
+    Corruptions,
+    Environment,
+    Fraction,
+    Mean,
+    Measured,
+    Model,
+    Positive,
+    Seconds,
+)
 
 AUDIT, AUDIT_SCHEMA = "audit.json", 1
 Signed = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
@@ -53,7 +64,9 @@ class Trust(Model):
 
 
 class AuditCell(Cell, Trust):
-    """One test set."""
+    """One test set; the clean one also has the bins of each class by itself."""
+
+    by_class: tuple[Bins, ...] = ()
 
 
 class AuditMean(Mean, Trust):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
 from shiftcal._io import write_atomically
-from shiftcal.auditing.verdict import is_shown, percent
-from shiftcal.records import Bins
+from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord
-from shiftcal.report.choose import pooled
+from shiftcal.records.gallery import Sample, read_gallery
 from shiftcal.report.text import for_markdown, for_terminal
+from shiftcal.report.web.data import page_data
+from shiftcal.report.web.entries import counted, machine_of, of_audit
+from shiftcal.report.web.html import Cell, Page, Table, written
+from shiftcal.report.web.words import Number
 
 PAGE = "audit.html"
 _HEAD = (
@@ -132,130 +134,100 @@ def print_audit(record: AuditRecord) -> None:
         console.print(for_terminal(sentence), style="bold")
 
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --over: #d1495b; --under: #e0a030; --ok: #4878a8; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.verdict { font-size: 1.15rem; border-left: 4px solid var(--ok); padding: .2rem 1rem; } .verdict p { margin: .4rem 0; }
-.two { display: flex; gap: 2.5rem; flex-wrap: wrap; } .two b { font-size: 2.2rem; display: block; line-height: 1.2; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
-th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; } .note { color: #777; font-size: .9rem; }
-.scroll { overflow-x: auto; } .heat td { text-align: center; min-width: 3.2rem; }
-.words td:last-child { text-align: left; white-space: normal; }
-.pair { display: flex; flex-wrap: wrap; gap: 1.5rem; } svg text { fill: currentColor; font-size: 11px; }
-@media print { body { max-width: none; } }
-"""
-
-
-def write_audit_page(out: Path, record: AuditRecord) -> Path:
-    """Write the page; returns its path."""
+def write_audit_page(out: Path, records: AuditRecord | Sequence[AuditRecord]) -> Path:
+    """Write the page of an audit, or of several side by side, with the sample images beside it; returns its path."""
+    audits = [records] if isinstance(records, AuditRecord) else list(records)
     page = out / PAGE
-    write_atomically(page, _page(record).encode())
+    write_atomically(page, written(page_of(audits, [read_gallery(out)] if len(audits) == 1 else None)).encode())
     return page
 
 
-def _page(record: AuditRecord) -> str:
-    title = f"Audit: {record.model.name}"
-    verdict = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in record.verdict)
-    warnings = "".join(f'<p class="note">Note: {html.escape(text)}</p>' for text in record.warnings)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>'
-        f'<h1>{html.escape(title)}</h1><p class="note">{html.escape(_subtitle(record))}</p>'
-        f'<div class="verdict">{verdict}</div>{_numbers(record)}{warnings}'
-        f"<h2>Test sets</h2>{_table(_HEAD, [_texts(*row) for row in rows_of(record)])}"
-        f'<p class="note">{html.escape(_NOTE)} Below the means: the five sets with the largest ECE.</p>'
-        f"<h2>What would mend it</h2>"
-        f"{_table(('calibrator', 'clean ECE', 'shifted ECE', ''), _calibrators(record), 'words')}"
-        f"{_diagrams(record)}{_heat(record)}<h2>What was audited</h2>{_details(record)}</body></html>\n"
+def page_of(records: Sequence[AuditRecord], galleries: Sequence[Sequence[Sample]] | None = None) -> Page:
+    """Put the page of audits together."""
+    samples = galleries or [()] * len(records)
+    named = [r.model_copy(update={"model": r.model.model_copy(update={"name": n})}) for r, n in _named(records)]
+    first = records[0]
+    title = f"Audit of {first.model.name}" if len(records) == 1 else f"Audits of {len(records)} models"
+    return Page(
+        title=title,
+        subtitle=" · ".join(dict.fromkeys(map(_subtitle, records))),
+        verdict=first.verdict if len(records) == 1 else [f"{r.model.name}: {s}" for r in named for s in r.verdict[:2]],
+        numbers=[number for record in named[:3] for number in _numbers(record)],
+        warnings=list(dict.fromkeys(warning for record in records for warning in record.warnings)),
+        tables=_tables(named),
+        notes=[_NOTE],
+        data=page_data([of_audit(r, s) for r, s in zip(named, samples, strict=True)]),
     )
+
+
+def _named(records: Sequence[AuditRecord]) -> list[tuple[AuditRecord, str]]:
+    """Give each audit a name of its own."""
+    names = [record.model.name for record in records]
+    return [
+        (r, n if names.count(n) == 1 else f"{n} ({k})") for k, (r, n) in enumerate(zip(records, names, strict=True), 1)
+    ]
 
 
 def _subtitle(record: AuditRecord) -> str:
-    counts = ", ".join(f"{name} {count}" for name, count in list(record.data.counts.items())[:6])
     day = (record.started or "")[:10]
-    return f"{record.model.kind} on {record.data.name} ({counts} images), {len(record.shifts)} shifted sets. {day}"
+    machine = machine_of(record, record.device)
+    shifts = f"{len(record.shifts)} shifted test sets" if record.shifts else "no shifted test sets"
+    words = (record.model.kind, f"{record.data.name} ({counted(record.data.counts)})", shifts, day, machine)
+    return " · ".join(word for word in words if word)
 
 
-def _numbers(record: AuditRecord) -> str:
-    clean = f"<div><b>{percent(record.clean.ece)}</b>ECE, clean</div>"
-    if record.shifted is None:
-        return f'<div class="two">{clean}</div>'
-    return f'<div class="two">{clean}<div><b>{percent(record.shifted.ece)}</b>ECE, mean under shift</div></div>'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers") -> str:
-    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _diagrams(record: AuditRecord) -> str:
-    shifted = [cell.bins for cell in record.shifts if cell.bins is not None]
-    parts = [("clean", record.clean.bins), ("all shifted sets", pooled(shifted) if shifted else None)]
-    drawn = "".join(_diagram(title, bins) for title, bins in parts if bins is not None)
-    note = "Accuracy by confidence. Blue: both. Red: claimed but not so. Yellow: right more often than claimed."
-    return f'<h2>Reliability</h2><div class="pair">{drawn}</div><p class="note">{note}</p>'
-
-
-def _diagram(title: str, bins: Bins) -> str:
-    """Draw a reliability diagram as SVG, 0..1 in both directions, with the share of images below."""
-    width, total, marks = 240 / len(bins.count), sum(bins.count), ""
-    for m, (n, says, right) in enumerate(zip(bins.count, bins.confidence, bins.accuracy, strict=True)):
-        if not n:
-            continue
-        x, both, gap = 40 + m * width, min(says, right), abs(says - right)
-        colour = "var(--over)" if says > right else "var(--under)"
-        box = f'x="{x + 0.5:.1f}" width="{width - 1:.1f}"'
-        marks += f"<g><title>{n} images say {percent(says)} and are right {percent(right)}</title>"
-        marks += f'<rect {box} y="{20 + 240 * (1 - both):.1f}" height="{240 * both:.1f}" fill="var(--ok)"/>'
-        marks += f'<rect {box} y="{20 + 240 * (1 - both - gap):.1f}" height="{240 * gap:.1f}" fill="{colour}"/>'
-        marks += f'<rect {box} y="{310 - 36 * n / total:.1f}" height="{36 * n / total:.1f}" fill="#999"/></g>'
-    axes = (
-        '<path d="M40 260 L280 20" stroke="#888" stroke-dasharray="4 3"/>'
-        '<path d="M40 20V260H280" stroke="#888" fill="none"/>'
-    )
-    words = '<text x="40" y="274">0</text><text x="268" y="274">1</text><text x="10" y="26">1</text>'
-    name = f'<text x="40" y="14">{html.escape(title)}</text><text x="130" y="274">confidence</text>'
-    said = f'role="img" aria-label="reliability diagram, {html.escape(title)}"'
-    return f'<svg {said} width="300" height="316">{axes}{marks}{words}{name}</svg>'
-
-
-def _heat(record: AuditRecord) -> str:
-    """Show the ECE by shift and severity, darker where it is larger."""
-    if not record.shifts:
-        return ""
-    severities = sorted({cell.severity or 0 for cell in record.shifts})
-    rows = ""
-    for shift in dict.fromkeys(cell.shift for cell in record.shifts):
-        own = {cell.severity or 0: cell for cell in record.shifts if cell.shift == shift}
-        cells = "".join(_heat_cell(own.get(severity)) for severity in severities)
-        rows += f"<tr><td>{html.escape(str(shift).replace('_', ' '))}</td>{cells}</tr>"
-    head = "".join(f"<th>{severity or ''}</th>" for severity in severities)
-    return (
-        '<h2>ECE by shift and severity</h2><div class="scroll"><table class="heat"><thead><tr><th></th>'
-        f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _heat_cell(cell: AuditCell | None) -> str:
-    if cell is None:
-        return "<td></td>"
-    colour = "209,73,91" if cell.gap > 0 else "224,160,48"
-    words = f"says {percent(cell.confidence)}, right {percent(cell.accuracy)}, floor {percent(cell.noise_floor)}"
-    shade = min(cell.ece / 0.3, 1) if is_shown(cell) else 0
-    return f'<td style="background:rgba({colour},{shade:.2f})" title="{words}">{100 * cell.ece:.1f}</td>'
-
-
-def _details(record: AuditRecord) -> str:
-    rows = [
-        ["model", f"{record.model.kind} {record.model.name}"],
-        ["outputs", record.model.outputs + (f"; {record.model.restricted}" if record.model.restricted else "")],
-        ["SHA-256", record.model.sha256 or "–"],
-        ["preprocessing", ", ".join(f"{key} {value}" for key, value in record.data.preprocessing.items()) or "–"],
-        ["corruptions", record.corruptions.constants or "–"],
-        ["machine", f"{record.machine.get('processor', '?')}, torch {record.versions.get('torch', '?')}"],
-        ["seconds", f"{record.seconds.get('audit', 0):.0f}"],
+def _numbers(record: AuditRecord) -> list[Number]:
+    cells = [("ECE clean", record.clean), ("ECE under shift", record.shifted)]
+    return [
+        Number(percent(cell.ece), f"{title}, {record.model.name}", _interval(cell))
+        for title, cell in cells
+        if cell is not None
     ]
-    return _table(("", ""), rows, "words")
+
+
+def _interval(cell: AuditCell | AuditMean) -> str:
+    return f"{percent(cell.ece_low)} to {percent(cell.ece_high)} (95 %); chance alone: {percent(cell.noise_floor)}"
+
+
+_WORDS = {
+    "": "The test set.",
+    "n": "Number of images.",
+    "Acc.": "Accuracy in %.",
+    "says": "Mean confidence in %.",
+    "ECE": "Expected calibration error in %.",
+    "95 %": "Its 95 % interval, by bootstrap.",
+    "floor": "The ECE in % that chance gives a calibrated model with these confidences at this n.",
+    "ACE": "Adaptive calibration error in %: over classes, with bins that hold equally many.",
+    "CECE": "Classwise ECE in %.",
+    "smooth": "Smooth ECE in %: without bins.",
+    "NLL": "Negative log-likelihood in nats.",
+    "Brier": "Squared distance of probabilities and truth, summed over classes.",
+    "AURC": "Area under the risk–coverage curve in %.",
+    "90 %": "Accuracy in % of the 90 % most confident images.",
+    "APS": "Coverage in % and mean size of conformal sets made for 90 %.",
+}
+
+
+def _tables(records: Sequence[AuditRecord]) -> list[Table]:
+    several = len(records) > 1
+    heads = [(name or "test set", _WORDS[name], "high" if name in ("Acc.", "90 %") else "low") for name in _HEAD]
+    rows = []
+    for record in records:
+        for name, cell, n in rows_of(record)[: 2 if several else None]:
+            start = f"{record.model.name}, {name}" if several else name
+            rows.append([_cell(text) for text in _texts(start, cell, n)])
+    found = [Table("Test sets: clean, the mean under shift" + ("" if several else ", the five worst"), heads, rows)]
+    tried = [("calibrator", "", "low"), ("clean ECE", "", "low"), ("shifted ECE", "", "low"), ("how", "", "low")]
+    for record in records:
+        title = f"What would mend {record.model.name}" if several else "What would mend it"
+        found.append(Table(title, tried, [[_cell(text) for text in row] for row in _calibrators(record)]))
+    return found
+
+
+def _cell(text: str) -> Cell:
+    """Make a cell of a text, to be sorted by the number that it begins with."""
+    start = text.replace("–", " ").split(" ")[0]
+    try:
+        return Cell(text, float(start))
+    except ValueError:
+        return Cell(text)

@@ -1,31 +1,24 @@
-"""One self-contained HTML page that shows a directory of runs."""
+"""The report of runs: tables, figures, and one self-contained page."""
 
 from __future__ import annotations
 
-import base64
-import html
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shiftcal._io import write_atomically
-from shiftcal._progress import duration
 from shiftcal.records import RunRecord
+from shiftcal.records.gallery import Sample
 from shiftcal.report import formats, paired
 from shiftcal.report.figures import reliability_figure, severity_figure
 from shiftcal.report.table import best, caption_of, columns_of, markdown, parts_of, rows_of
+from shiftcal.report.web.data import page_data
+from shiftcal.report.web.entries import counted, machine_of, of_run
+from shiftcal.report.web.html import Cell, Page, Table, written
+from shiftcal.report.web.metrics import METRICS
+from shiftcal.report.web.words import comparison_of
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { padding: .25rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-.best { font-weight: 700; background: var(--soft); }
-img { max-width: 100%; background: #fff; border-radius: 4px; }
-figure { margin: 1.5rem 0; } figcaption, .note { color: #777; font-size: .9rem; }
-.scroll { overflow-x: auto; }
-"""
+PAGE = "report.html"
 
 
 def write_report(
@@ -34,27 +27,25 @@ def write_report(
     title: str,
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
+    galleries: Mapping[str, Sequence[Sample]] | None = None,
 ) -> Path:
     """Write tables (table.md, table.tex, shifts.md, values.csv), figures and report.html; returns the page's path.
 
     `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
-    follow the tables.
+    follow the tables; `galleries` has sample images of a method.
     """
-    figures = [("reliability.png", reliability_figure, _RELIABILITY)]
+    figures = [("reliability.png", reliability_figure)]
     if all(r.evaluation.shifts for r in records):
-        figures.append(("severity.png", severity_figure, _SEVERITY))
-    shown = []
-    for name, draw, caption in figures:
-        picture = draw(records)
-        write_atomically(directory / name, picture)
-        shown.append((picture, caption))
+        figures.append(("severity.png", severity_figure))
+    for name, draw in figures:
+        write_atomically(directory / name, draw(records))
     write_atomically(directory / "table.md", all_tables(records, against).encode())
     write_atomically(directory / "table.tex", formats.latex(records).encode())
     write_atomically(directory / "values.csv", formats.values(records).encode())
     if any(r.evaluation.shifts for r in records):
         write_atomically(directory / "shifts.md", formats.by_shift(records).encode())
-    page = directory / "report.html"
-    write_atomically(page, _page(records, title, shown, left_out or {}, against).encode())
+    page = directory / PAGE
+    write_atomically(page, written(page_of(records, title, left_out or {}, against, galleries or {})).encode())
     return page
 
 
@@ -63,109 +54,97 @@ def all_tables(records: list[RunRecord], against: str | None = None) -> str:
     return markdown(records) + (f"\n{paired.markdown(records, against)}" if against else "")
 
 
-_RELIABILITY = (
-    "Reliability diagrams: what the predictions of a confidence bin claim, and how often they are right. Blue: both. "
-    "Red: claimed but not so. Yellow: right more often than claimed. A calibrated model has neither; most samples are "
-    "where the small grey bars are tall."
-)
-_SEVERITY = (
-    "Expected calibration error by severity of the shift; severity 0 is the clean test set. Over several seeds: "
-    "the mean, and for up to three methods the range."
-)
-
-
-def _page(
+def page_of(
     records: list[RunRecord],
     title: str,
-    figures: list[tuple[bytes, str]],
     left_out: Mapping[str, str],
     against: str | None,
-) -> str:
-    pictures = "".join(
-        f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        for data, caption in figures
+    galleries: Mapping[str, Sequence[Sample]],
+) -> Page:
+    """Put the page of runs together."""
+    rows = rows_of(records)
+    order = [row.method for row in rows]
+    ordered = sorted(records, key=lambda r: order.index(r.method))
+    found = comparison_of(records)
+    return Page(
+        title=title,
+        subtitle=_subtitle(records),
+        verdict=found.sentences(),
+        numbers=found.numbers(),
+        tables=_tables(records) + _differences(records, against),
+        notes=[caption_of(rows), _BOLD, *([paired.CAPTION] if against else [])],
+        left_out=left_out,
+        data=page_data([of_run(record, galleries.get(record.method, ())) for record in ordered]),
     )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
-        f'<p class="note">{html.escape(_summary(records))}</p>{_tables(records)}'
-        f"{_differences(records, against)}{pictures}"
-        f"<h2>Runs</h2>{_runs(records)}{_left_out(left_out)}</body></html>\n"
-    )
 
 
-def _left_out(reasons: Mapping[str, str]) -> str:
-    if not reasons:
-        return ""
-    items = "".join(f"<li>{html.escape(name)}: {html.escape(reason)}</li>" for name, reason in reasons.items())
-    return f"<h2>Left out</h2><ul>{items}</ul>"
+_BOLD = "Mean and standard deviation over seeds; bold: the best, where 95 % intervals of the differences carry it."
 
 
-def _summary(records: list[RunRecord]) -> str:
+def _subtitle(records: list[RunRecord]) -> str:
+    """Say what was compared on which data: names, counts, date, device."""
+    methods, seeds = {r.method for r in records}, {r.seed for r in records}
+    data = dict.fromkeys(f"{r.data.name} ({counted(r.data.counts)})" if r.data else "" for r in records)
+    days = sorted({r.started[:10] for r in records if r.started})
     evaluation = records[0].evaluation
     shifts = len({cell.shift for cell in evaluation.shifts})
-    seeds = len({r.seed for r in records})
-    return (
-        f"Recipe {records[0].recipe}, {seeds} seed{'s' if seeds > 1 else ''}. In distribution: the clean test set. "
-        f"Under shift: {len(evaluation.shifts)} test sets, {shifts} kinds of shift at up to five severities. "
-        "The temperature (TS) is fitted on the validation set."
-    )
+    words = [
+        f"Recipe {', '.join(dict.fromkeys(r.recipe for r in records))}",
+        f"{len(methods)} method{'s' * (len(methods) > 1)} over {len(seeds)} seed{'s' * (len(seeds) > 1)}",
+        *(name for name in data if name),
+        f"{len(evaluation.shifts)} shifted test sets of {shifts} kinds"
+        if evaluation.shifts
+        else "no shifted test sets",
+        " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
+        "; ".join(dict.fromkeys(machine_of(r, r.device) for r in records)),
+    ]
+    return " · ".join(word for word in words if word)
 
 
-def _tables(records: list[RunRecord]) -> str:
-    rows, tables = rows_of(records), ""
+def words_of_column(key: str) -> tuple[str, str]:
+    """Explain a column of the table, and tell whether low or high values are better."""
+    state, _, name = key.rpartition("/")
+    metric = next(metric for metric in METRICS if metric.key == name)
+    after = {
+        "clean": " After a temperature fitted on clean validation images.",
+        "shift_aware": " After a temperature fitted on clean and augmented validation images.",
+    }
+    return metric.words + after.get(state, ""), metric.better
+
+
+_METHOD = ("method", "How the network was trained.", "low")
+
+
+def _tables(records: list[RunRecord]) -> list[Table]:
+    rows = rows_of(records)
     columns = columns_of(rows)
+    heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
+    tables = []
     for part in parts_of(rows):
-        head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns)
-        body = "".join(
-            f"<tr><td>{html.escape(row.method)}</td>"
-            + "".join(
-                f"<td{' class=best' if best(rows, part, c) is row else ''}>{html.escape(row.text(part, c))}</td>"
-                for c in columns
-            )
-            + "</tr>"
-            for row in rows
-        )
-        tables += (
-            f'<div class="scroll"><table><caption>{html.escape(part)}</caption>'
-            f"<thead><tr><th>method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
-    return f'{tables}<p class="note">{html.escape(caption_of(rows))}</p>'
+        cells = []
+        for row in rows:
+            own = [row.cells[part, column[1]] for column in columns]
+            texts = [row.text(part, column) for column in columns]
+            bold = [best(rows, part, column) is row for column in columns]
+            values = [statistics.fmean(some) if some else None for some in own]
+            found = [Cell(t, v, b) for t, v, b in zip(texts, values, bold, strict=True)]
+            cells.append([Cell(row.method), *found])
+        tables.append(Table(part, heads, cells))
+    return tables
 
 
-def _differences(records: list[RunRecord], against: str | None) -> str:
+def _differences(records: list[RunRecord], against: str | None) -> list[Table]:
     if against is None:
-        return ""
-    head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns_of(rows_of(records)))
-    tables = "".join(
-        f'<div class="scroll"><table><caption>{html.escape(title)}</caption>'
-        f"<thead><tr><th>method</th>{head}</tr></thead>"
-        f"<tbody>{''.join(_difference(row) for row in rows)}</tbody></table></div>"
+        return []
+    columns = columns_of(rows_of(records))
+    heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
+    return [
+        Table(title, heads, [[Cell(row[0]), *map(_difference, row[1:])] for row in rows])
         for title, rows in paired.differences(records, against).items()
-    )
-    return f'{tables}<p class="note">{html.escape(paired.CAPTION)}</p>'
+    ]
 
 
-def _difference(row: list[str]) -> str:
-    cells = "".join(f"<td{' class=best' if '**' in c else ''}>{html.escape(c.strip('*'))}</td>" for c in row[1:])
-    return f"<tr><td>{html.escape(row[0])}</td>{cells}</tr>"
-
-
-def _runs(records: list[RunRecord]) -> str:
-    head = "".join(
-        f"<th>{name}</th>" for name in ("method", "seed", "temperature", "training", "conflict rate", "machine")
-    )
-    body = ""
-    for r in records:
-        rates = [entry.conflict_rate for entry in r.history if entry.conflict_rate is not None]
-        cells = (
-            r.method,
-            str(r.seed),
-            f"{r.evaluation.temperatures['clean']:.2f}",
-            duration(r.seconds.get("train", 0.0)),
-            f"{sum(rates) / len(rates):.0%}" if rates else "–",
-            f"{r.machine.get('processor', '?')}, {r.machine.get('cores', '?')} cores, torch {r.versions.get('torch')}",
-        )
-        body += "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _difference(text: str) -> Cell:
+    plain = text.strip("*")
+    number = plain.partition(" ")[0].replace("−", "-")
+    return Cell(plain, None if plain == "–" else float(number), best="**" in text)

@@ -1,0 +1,1 @@
+"""The page: what runs and audits measured, as one self-contained HTML file that draws itself."""
