@@ -19,6 +19,7 @@ from shiftcal.report.web.metrics import METRICS
 from shiftcal.report.web.words import comparison_of
 
 PAGE = "report.html"
+_DRAWN = 12  # methods in a figure, which more would make unreadable; the page has all
 
 
 def write_report(
@@ -37,8 +38,9 @@ def write_report(
     figures = [("reliability.png", reliability_figure)]
     if all(r.evaluation.shifts for r in records):
         figures.append(("severity.png", severity_figure))
+    drawn = {row.method for row in rows_of(records)[:_DRAWN]}
     for name, draw in figures:
-        write_atomically(directory / name, draw(records))
+        write_atomically(directory / name, draw([r for r in records if r.method in drawn]))
     write_atomically(directory / "table.md", all_tables(records, against).encode())
     write_atomically(directory / "table.tex", formats.latex(records).encode())
     write_atomically(directory / "values.csv", formats.values(records).encode())
@@ -121,13 +123,13 @@ def _tables(records: list[RunRecord]) -> list[Table]:
     heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
     tables = []
     for part in parts_of(rows):
+        bests = [best(rows, part, column) for column in columns]
         cells = []
         for row in rows:
             own = [row.cells[part, column[1]] for column in columns]
             texts = [row.text(part, column) for column in columns]
-            bold = [best(rows, part, column) is row for column in columns]
             values = [statistics.fmean(some) if some else None for some in own]
-            found = [Cell(t, v, b) for t, v, b in zip(texts, values, bold, strict=True)]
+            found = [Cell(t, v, first is row) for t, v, first in zip(texts, values, bests, strict=True)]
             cells.append([Cell(row.method), *found])
         tables.append(Table(part, heads, cells))
     return tables

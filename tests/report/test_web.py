@@ -1,0 +1,174 @@
+"""What the page says and draws from, without a browser."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_audits import made
+from made_records import BINS, metrics, record
+
+from shiftcal.records import Bins, Histogram
+from shiftcal.records.gallery import GALLERY, Sample, read_gallery, write_gallery
+from shiftcal.report.audit import page_of as audit_page
+from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
+from shiftcal.report.web.entries import of_audit, of_run
+from shiftcal.report.web.metrics import METRICS, value_of
+from shiftcal.report.web.words import comparison_of
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n rest").decode()
+
+
+def runs(eces: dict[str, list[float]], accuracy: float = 0.9) -> list[Any]:
+    return [record(m, seed, ece) for m, some in eces.items() for seed, ece in enumerate(some)]
+
+
+def test_the_lowest_error_is_named_with_what_the_intervals_carry() -> None:
+    shifted, clean, *_ = comparison_of(
+        runs({"ce": [0.2, 0.21, 0.19], "fgr": [0.1, 0.11, 0.09], "dfl": [0.1, 0.13, 0.08]})
+    ).sentences()
+    assert shifted.startswith("Under shift, fgr has the lowest calibration error: ECE 10.00 ± 1.00 %")
+    assert "the highest is that of ce: ECE 20.00 ± 1.00 %" in shifted
+    assert shifted.endswith("A difference to dfl is not shown.")
+    assert clean.startswith("In distribution, fgr has the lowest")
+    told, *_ = comparison_of(runs({"ce": [0.2, 0.21, 0.19], "fgr": [0.1, 0.11, 0.09]})).sentences()
+    assert told.endswith("All others are higher, by 95 % intervals over seeds.")
+
+
+def test_one_seed_shows_nothing_of_chance() -> None:
+    first, *_ = comparison_of(runs({"ce": [0.2], "fgr": [0.1]})).sentences()
+    assert first.endswith("One seed: how much of this is chance is not known.")
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    records = [record("ce", 0, 0.2), record("ce", 1, 0.3), record("fgr", 1, 0.1), record("fgr", 2, 0.4)]
+    found = comparison_of(records)
+    row, other = found.rows
+    difference = found._difference(other, row, "Mean over shifts", "ece")
+    assert difference is not None
+    assert difference.mean == pytest.approx(-0.2), "seed 1 alone"
+    assert difference.half_width is None
+
+
+def test_the_price_in_clean_accuracy() -> None:
+    records = [record("ce", s, 0.2, clean=metrics(0.02, 0.95)) for s in (0, 1, 2)]
+    records += [record("fgr", s, 0.1, clean=metrics(0.01, 0.94 + s / 1000)) for s in (0, 1, 2)]
+    last = comparison_of(records).sentences()[-1]
+    assert last == "Clean, fgr is right 0.9 points less often than ce (± 0.2, 95 % over seeds)."
+    numbers = comparison_of(records).numbers()
+    assert [n.title for n in numbers] == ["ECE clean, fgr", "ECE under shift, fgr"]
+    assert numbers[1].note == "ce: 20.00 ± 0.00 %"
+
+
+def test_a_run_by_itself() -> None:
+    found = comparison_of([record("ce", 0, 0.2)]).sentences()
+    assert found == [
+        "In distribution, ce is right 90.0 % of the time; ECE 2.00 %.",
+        "Under shift, ce is right 90.0 % of the time; ECE 20.00 %.",
+    ]
+
+
+def test_sets_and_values_are_those_of_the_records() -> None:
+    data = page_data([of_run(record("ce", 0, 0.1)), of_run(record("fgr", 0, 0.2))])
+    assert data["methods"] == ["ce", "fgr"]
+    names = [(s["kind"], s["shift"], s["severity"]) for s in data["sets"]]
+    assert names == [("clean", None, None), *(("shift", s, k) for s in ("fog", "snow") for k in (1, 2))]
+    ece = [m["key"] for m in data["metrics"]].index("ece")
+    assert data["runs"][1]["values"][""][ece] == [0.02, 0.2, 0.4, 0.2, 0.4]
+    assert data["runs"][1]["values"]["clean"][ece] == [0.02, 0.2, 0.4, 0.2, 0.4]
+    nll = [m["key"] for m in data["metrics"]].index("nll")
+    assert data["runs"][1]["values"]["clean"][nll] is None, "made records have no NLL after scaling"
+    assert data["runs"][0]["history"]["conflict_rate"] == [None, 0.25]
+
+
+def test_runs_of_other_shifts_leave_gaps() -> None:
+    other = record("fgr", 0, 0.2, shifts=[{"shift": "art", "severity": None, **metrics(0.3)}])
+    data = page_data([of_run(record("ce", 0, 0.1)), of_run(other)])
+    ece = [m["key"] for m in data["metrics"]].index("ece")
+    assert data["runs"][0]["values"][""][ece][-1] is None
+    assert data["runs"][1]["values"][""][ece] == [0.02, None, None, None, None, 0.3]
+
+
+def test_bins_are_packed_without_loss_that_matters() -> None:
+    bins = Bins(count=(0, 4, 6), confidence=(0.0, 0.61234, 0.9), accuracy=(0.0, 0.5, 1.0))
+    assert packed(bins) == [3, 1, 4, 2, 6123, 2, 6, 6, 9000]
+
+
+def test_histograms_add_up_over_severities() -> None:
+    one = Histogram(right=(0, 3), wrong=(1, 0))
+    shifts = [{"shift": "fog", "severity": k, **metrics(0.1), "histogram": one.model_dump()} for k in (1, 2)]
+    clean = metrics(0.1) | {"histogram": one.model_dump()}
+    [run] = page_data([of_run(record("ce", 0, 0.1, shifts=shifts, clean=clean))])["runs"]
+    assert run["risk"] == {
+        "clean": [2, 0, 0, 1, 1, 3, 0],
+        "shifted": [2, 0, 0, 2, 1, 6, 0],
+        "shift fog": [2, 0, 0, 2, 1, 6, 0],
+    }
+    assert page_data([of_run(record("ce", 0, 0.1))])["runs"][0]["risk"] == {}
+
+
+def test_of_many_classes_the_worst_are_shown() -> None:
+    good = {"count": [10, 10], "confidence": [0.1, 0.9], "accuracy": [0.1, 0.9]}
+    bad = {"count": [10, 10], "confidence": [0.1, 0.9], "accuracy": [0.5, 0.5]}
+    reliability = {"clean": BINS, "clean_by_class": [good] * 50 + [bad] + [good] * 9}
+    [shown] = page_data([of_run(record("ce", 0, 0.1, reliability=reliability))])["classes"]
+    assert shown["of"] == 60
+    assert len(shown["rows"]) == CLASSES
+    assert shown["rows"][0][:2] == ["class 50", 0.4]
+
+
+def test_what_differs_is_told_from_what_is_shared() -> None:
+    config = {"data": {"name": "shapes"}, "evaluation": {"bins": 15}, "seed": 0, "gamma": {"fgr": 3.0}}
+    other = config | {"seed": 1, "gamma": {"fgr": None}}
+    found = page_data([of_run(record("fgr", s, 0.1, config=c)) for s, c in enumerate((config, other))])["config"]
+    assert found["differing"] == ["gamma.fgr"], "not the seed, which the run is called by"
+    assert found["own"] == [["3.0"], ["not set"]]
+    assert found["common"]["data.name"] == "shapes"
+
+
+def test_data_cannot_leave_its_element() -> None:
+    text = as_json({"a": "</script><!-- & -->"})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": "</script><!-- & -->"}
+
+
+def test_every_metric_has_words_and_a_place() -> None:
+    cell = made().clean
+    assert all(metric.words.endswith(".") for metric in METRICS)
+    assert {m.key: value_of(cell, m.key) for m in METRICS}["sets.aps.size"] == 1.4
+    assert all(value_of(cell, metric.key) is not None for metric in METRICS)
+
+
+def test_an_audit_carries_floors_intervals_and_calibrators() -> None:
+    data = page_data([of_audit(made())])
+    [run] = data["runs"]
+    assert run["floor"] == [0.01] * 4
+    assert run["interval"][1] == pytest.approx([0.09, 0.11])
+    assert [state["key"] for state in data["states"]] == ["", "temperature"]
+    page = audit_page([made()])
+    assert page.verdict == ("Right 90.0 % of the time, says 95.0 %.",)
+    assert page.numbers[0].note == "4.0 % to 6.0 % (95 %); chance alone: 1.0 %"
+
+
+def test_samples_are_kept_beside_the_record(tmp_path: Path) -> None:
+    assert read_gallery(tmp_path) == ()
+    sample = Sample(shift="fog", severity=3, true="a", predicted="b", confidence=0.9, right=False, png=PNG)
+    write_gallery(tmp_path, (sample,))
+    assert read_gallery(tmp_path) == (sample,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"png": "javascript:alert(1)"},
+        {"png": base64.b64encode(b"<svg onload=x>").decode()},
+        {"confidence": 2},
+        {"true": 3},
+    ],
+)
+def test_forged_samples_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    item = {"true": "a", "predicted": "b", "confidence": 0.9, "right": False, "png": PNG} | change
+    (tmp_path / GALLERY).write_text(json.dumps({"schema": 1, "items": [item]}))
+    with pytest.raises(ValueError, match=r"`gallery` should be what"):
+        read_gallery(tmp_path)
