@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 
-.PHONY: help demo test test-slow coverage lint format benchmark clean
+.PHONY: help demo test test-slow coverage lint format benchmark docs docs-serve clean
 
 help:
 	@echo "make demo       train cross-entropy, FGR and the recommended method on the embedded data set, write runs/demo/report.html"
@@ -13,6 +13,8 @@ help:
 	@echo "make coverage   which lines the tests run"
 	@echo "make benchmark  speed as ratios to named peers"
 	@echo "make format     format the code"
+	@echo "make docs       build the documentation into build/site"
+	@echo "make docs-serve build it, and show it at http://127.0.0.1:8000"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "shiftcal needs Python 3.11 or newer; none was found."; exit 1; }
@@ -53,6 +55,15 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/processes.py
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/make_configuration.py
+	$(BIN)/python docs/make_commands.py
+	$(BIN)/python docs/make_methods.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
