@@ -59,6 +59,7 @@ benchmark: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_configuration.py
 	$(BIN)/python docs/make_commands.py
+	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_methods.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
