@@ -20,7 +20,9 @@ def records() -> list[RunRecord]:
 def test_latex_is_a_table_of_booktabs(records: list[RunRecord]) -> None:
     text = latex(records)
     assert text.startswith("\\begin{tabular}{lrrrrrr}\n\\toprule\n")
-    assert r"\textbf{6.00 $\pm$ 1.41}" in text
+    assert r"& 6.00 $\pm$ 1.41 &" in text, "two seeds this far apart carry nothing in bold"
+    close = [record(name, seed, ece + seed / 10) for name, ece in (("ce", 0.2), ("fgr", 0.1)) for seed in (0, 1)]
+    assert r"fgr & 90.00 $\pm$ 0.00 & \textbf{15.00 $\pm$ 7.07} &" in latex(close)
     assert r"ce & " in text
     assert text.count(r" \\") == 6, "two heads and two rows in each part"
     assert "w/ TS" in text

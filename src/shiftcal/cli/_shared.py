@@ -183,8 +183,10 @@ def write_and_print_report(
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
     from shiftcal.report import paired
-    from shiftcal.report.page import all_tables, write_report
-    from shiftcal.report.table import before_and_after, print_table
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import before_and_after
+    from shiftcal.report.tables import all_tables
+    from shiftcal.report.terminal import print_table
 
     if len(records) == 1 and records[0].before is not None:
         records = before_and_after(records[0])

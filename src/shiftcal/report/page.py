@@ -10,9 +10,11 @@ from pathlib import Path
 from shiftcal._io import write_atomically
 from shiftcal._progress import duration
 from shiftcal.records import RunRecord
-from shiftcal.report import formats, paired
+from shiftcal.report import paired
 from shiftcal.report.figures import reliability_figure, severity_figure
-from shiftcal.report.table import best, caption_of, columns_of, markdown, parts_of, rows_of
+from shiftcal.report.labels import settings_of
+from shiftcal.report.table import best, caption_in, columns_in, tables_of
+from shiftcal.report.tables import write_tables
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -35,32 +37,24 @@ def write_report(
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
 ) -> Path:
-    """Write tables (table.md, table.tex, shifts.md, values.csv), figures and report.html; returns the page's path.
+    """Write tables (see `tables.write_tables`), figures of a single setting, and report.html; returns the page's path.
 
     `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
     follow the tables.
     """
-    figures = [("reliability.png", reliability_figure, _RELIABILITY)]
-    if all(r.evaluation.shifts for r in records):
+    settings = settings_of(records)
+    figures = [("reliability.png", reliability_figure, _RELIABILITY)] if len(settings) == 1 else []
+    if figures and all(r.evaluation.shifts for r in records):
         figures.append(("severity.png", severity_figure, _SEVERITY))
     shown = []
     for name, draw, caption in figures:
-        picture = draw(records)
+        picture = draw(settings[0].records)
         write_atomically(directory / name, picture)
         shown.append((picture, caption))
-    write_atomically(directory / "table.md", all_tables(records, against).encode())
-    write_atomically(directory / "table.tex", formats.latex(records).encode())
-    write_atomically(directory / "values.csv", formats.values(records).encode())
-    if any(r.evaluation.shifts for r in records):
-        write_atomically(directory / "shifts.md", formats.by_shift(records).encode())
+    write_tables(directory, records, against)
     page = directory / "report.html"
     write_atomically(page, _page(records, title, shown, left_out or {}, against).encode())
     return page
-
-
-def all_tables(records: list[RunRecord], against: str | None = None) -> str:
-    """Write the tables in Markdown, with the differences to a method if one is named."""
-    return markdown(records) + (f"\n{paired.markdown(records, against)}" if against else "")
 
 
 _RELIABILITY = (
@@ -114,9 +108,10 @@ def _summary(records: list[RunRecord]) -> str:
 
 
 def _tables(records: list[RunRecord]) -> str:
-    rows, tables = rows_of(records), ""
-    columns = columns_of(rows)
-    for part in parts_of(rows):
+    found, tables = tables_of(records), ""
+    columns = columns_in(found)
+    for table in found:
+        rows, part = table.rows, table.part
         head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns)
         body = "".join(
             f"<tr><td>{html.escape(row.method)}</td>"
@@ -128,16 +123,16 @@ def _tables(records: list[RunRecord]) -> str:
             for row in rows
         )
         tables += (
-            f'<div class="scroll"><table><caption>{html.escape(part)}</caption>'
+            f'<div class="scroll"><table><caption>{html.escape(table.title)}</caption>'
             f"<thead><tr><th>method</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
-    return f'{tables}<p class="note">{html.escape(caption_of(rows))}</p>'
+    return f'{tables}<p class="note">{html.escape(caption_in(found))}</p>'
 
 
 def _differences(records: list[RunRecord], against: str | None) -> str:
     if against is None:
         return ""
-    head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns_of(rows_of(records)))
+    head = "".join(f"<th>{html.escape(column[0])}</th>" for column in columns_in(tables_of(records)))
     tables = "".join(
         f'<div class="scroll"><table><caption>{html.escape(title)}</caption>'
         f"<thead><tr><th>method</th>{head}</tr></thead>"
