@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
-from shiftcal.records import Selection, read_record, read_selection
+from shiftcal.records import Choice, Selection, read_record, read_selection
 
 TINY = ["data.train=64", "data.validation=40", "data.test=40", "train.epochs=1", "train.batch_size=32"]
 TINY += ["train.start=0.0", "evaluation.corruptions=[]"]
@@ -155,3 +155,13 @@ def test_a_selection_is_of_what_it_says() -> None:
     assert selection.reason("ce-0") is None
     assert selection.without(["fgr-gamma.fgr=3-0", "ce-0"]) == selection
     assert selection.without(["fgr-gamma.fgr=1-0"]).choices == ()
+    other = {"run": "fgr-gamma.fgr=5-0", "values": {"gamma.fgr": 5}, "metric": 0.1}
+    new = Choice.model_validate(choice | {"chosen": "fgr-gamma.fgr=5-0", "candidates": [candidates[1], other]})
+    [merged] = selection.with_choices([new]).choices
+    assert [merged.hides(f"fgr-gamma.fgr={g}-0") for g in (1, 3, 5)] == [True, True, False], "the first stays hidden"
+    assert [one.metric for one in merged.candidates] == [0.3, 0.1, 0.1]
+    assert (
+        selection.with_choices([new.model_copy(update={"by": "validation.nll"})]).choices[0].candidates[2].metric
+        is None
+    )
+    assert len(selection.with_choices([new.model_copy(update={"candidates": ()})]).choices) == 2

@@ -67,9 +67,20 @@ class Selection(Model):
         return Selection(choices=tuple(c for c in self.choices if not any(c.hides(run) for run in runs)))
 
     def with_choices(self, new: Collection[Choice]) -> Selection:
-        """Add choices; they replace earlier ones among the same candidates."""
+        """Add choices; each replaces earlier ones that share a candidate, and keeps their other candidates hidden."""
         stems = {stem for choice in new for stem in choice.stems}
-        return Selection(choices=(*(choice for choice in self.choices if not choice.stems & stems), *new))
+        kept = [choice for choice in self.choices if not choice.stems & stems]
+        return Selection(choices=(*kept, *(self._merged(choice) for choice in new)))
+
+    def _merged(self, new: Choice) -> Choice:
+        earlier = [choice for choice in self.choices if choice.stems & new.stems]
+        others = {
+            one.run: one if (choice.by, choice.seed) == (new.by, new.seed) else one.model_copy(update={"metric": None})
+            for choice in earlier
+            for one in choice.candidates
+            if stem_of(one.run) not in new.stems
+        }
+        return new.model_copy(update={"candidates": (*new.candidates, *others.values())})
 
 
 def stem_of(run: str) -> str:
