@@ -81,6 +81,8 @@ def test_a_value_is_selected_and_the_other_seeds_run_with_it(tmp_path: Path) -> 
     assert page.count("not chosen by validation.ece, see selection.json") == 3
     table = (tmp_path / "table.md").read_text()
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    hidden = sorted(metrics.keys() - {choice.chosen})
+    assert f"Left out, since selection.json has another choice: {', '.join(hidden)}\n" in result.stdout
     assert (result.exit_code, (tmp_path / "table.md").read_text()) == (0, table)
     code, again, stderr = bench(tmp_path, *words)
     assert (code, "epoch 1/1" in again) == (0, False), "nothing is trained again"

@@ -182,6 +182,7 @@ def write_and_print_report(
     """Write the report of records and print its table: in Markdown where the output is no terminal."""
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
+    from shiftcal.records import SELECTION
     from shiftcal.report import paired
     from shiftcal.report.page import write_report
     from shiftcal.report.table import before_and_after
@@ -196,4 +197,6 @@ def write_and_print_report(
         typer.echo(f"\n{paired.markdown(records, against)}" if against else "", nl=bool(against))
     else:
         typer.echo(all_tables(records, against))
+    if hidden := [name for name, reason in (left_out or {}).items() if reason.startswith("not chosen")]:
+        typer.echo(f"Left out, since {SELECTION} has another choice: {', '.join(hidden)}")
     typer.echo(f"Report: {page}")

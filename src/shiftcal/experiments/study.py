@@ -48,7 +48,7 @@ class Study:
     fixed: Sequence[str] = ()
     swept: dict[str, list[str]] = field(default_factory=dict)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    by: str = _BY[3]
+    by: str = "validation.ece"
 
     def __post_init__(self) -> None:
         if self.by not in _BY:
