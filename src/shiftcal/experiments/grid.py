@@ -10,9 +10,10 @@ from typing import Any
 from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, check_count, unknown, wrong
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
+from shiftcal.data.dataset import Dataset
 from shiftcal.experiments import directory
 from shiftcal.experiments.checks import check_config, check_data
-from shiftcal.experiments.config import Config
+from shiftcal.experiments.config import Config, DataSettings
 from shiftcal.experiments.ray import complete_on_ray
 from shiftcal.experiments.run import comparable, complete
 from shiftcal.experiments.setup import load_dataset
@@ -41,17 +42,19 @@ def complete_all(
     check_all(configs, out, swept)
     if engine == "ray":
         return complete_on_ray(configs, out)
-    datasets = {config.data: load_dataset(config) for config in configs.values()}
-    for config in configs.values():
-        check_data(config, datasets[config.data])
+    kept: dict[DataSettings, Dataset] = {}  # one at a time: a sweep may be over data sets
+    for config in sorted(configs.values(), key=lambda config: config.data.model_dump_json()):
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
+        check_data(config, kept[config.data])
     if workers > 1:
         return complete_side_by_side(configs, out, workers)
     done: list[RunRecord] = []
     failed: dict[str, str] = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
         say(f"{name}, run {number} of {len(configs)}")
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
         try:
-            done.append(complete(config, out / name, resume=True, dataset=datasets[config.data]))
+            done.append(complete(config, out / name, resume=True, dataset=kept[config.data]))
         except DivergedError as error:
             failed[name] = str(error)
             say(f"{name}: {error}")

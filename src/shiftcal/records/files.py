@@ -91,7 +91,7 @@ def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
     left_out = {name: record for name, record in found.items() if isinstance(record, str)}
     if not records:
         expected = "one with finished runs (`shiftcal train … --resume` finishes one)"
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in (left_out | not_chosen).items())
         raise RunDirectoryError("directory", expected, f"{place}, with {reasons}")
     if left_out:
         listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
