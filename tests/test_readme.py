@@ -13,7 +13,7 @@ from shiftcal.report.table import markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACES = ("*.md", "docs/*.md", "benchmarks/*.md", "results/**/*.md")
+PLACES = ("*.md", "docs/**/*.md", "benchmarks/*.md", "results/**/*.md")
 DOCUMENTS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(ROOT.glob(place))]
 
 

@@ -13,7 +13,8 @@ from made_records import plain, record
 from shiftcal._errors import ParameterError
 from shiftcal.records import load_finished, write_grid
 from shiftcal.report.page import write_report
-from shiftcal.report.table import markdown, print_table
+from shiftcal.report.table import markdown
+from shiftcal.report.terminal import print_table
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "demo" / "runs"
 
@@ -40,7 +41,7 @@ def test_random_damage_to_a_record(tmp_path: Path) -> None:
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / "record.json").write_text(json.dumps(tree), errors="surrogatepass")
         ends.append(outcome(tmp_path))
-    assert set(ends) == {"shown", "skipped", "refused"}
+    assert {"shown", "skipped"} <= set(ends) <= {"shown", "skipped", "refused"}
 
 
 @pytest.mark.filterwarnings("ignore:Left out")

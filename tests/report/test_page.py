@@ -14,9 +14,12 @@ from browser import Opened, browser
 from made_audits import made
 from made_records import record
 from PIL import Image
+from typer.testing import CliRunner
 
+from shiftcal.cli import app
 from shiftcal.metrics import ece_noise_floor
 from shiftcal.records import RunRecord, load_records
+from shiftcal.records.audit import AUDIT, write_audit
 from shiftcal.records.gallery import Sample
 from shiftcal.report.audit import write_audit_page
 from shiftcal.report.page import write_report
@@ -303,7 +306,12 @@ def test_an_audit_has_the_same_page(chromium: Any, tmp_path: Path) -> None:
 
 def test_several_audits_side_by_side(chromium: Any, tmp_path: Path) -> None:
     other = made(model={"name": "other.onnx", "kind": "onnx"})
-    found = Opened(chromium, write_audit_page(tmp_path, [made(), other, made()]))
+    for name, audit in (("a", made()), ("b", other), ("c", made())):
+        (tmp_path / name).mkdir()
+        write_audit(tmp_path / name / AUDIT, audit)
+    done = CliRunner().invoke(app, ["report", *(str(tmp_path / n) for n in "abc"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    found = Opened(chromium, tmp_path / "out" / "report.html")
     options = select(found, "heat", "method").locator("option").all_inner_texts()
     assert options == ["model.onnx (1)", "other.onnx", "model.onnx (3)"]
     assert found.errors == []

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from shiftcal.cli import app
 from shiftcal.records import RunRecord, write_record
 from shiftcal.report.choose import with_weights, without_shifts
+from shiftcal.report.intervals import Difference, difference, student_t
 from shiftcal.report.page import write_report
-from shiftcal.report.paired import Difference, difference, differences, markdown, student_t
+from shiftcal.report.paired import differences, markdown
 
 SHIFTED = "Mean over shifts: difference to ce"
 

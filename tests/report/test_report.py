@@ -9,11 +9,12 @@ from PIL import Image
 
 from shiftcal.experiments.grid import REPORT_FILES
 from shiftcal.methods import METHODS
-from shiftcal.records import Bins, RunRecord
+from shiftcal.records import SELECTION, Bins, RunRecord
 from shiftcal.report.choose import pooled
 from shiftcal.report.figures import _curve, colour_of, reliability_figure
 from shiftcal.report.page import write_report
-from shiftcal.report.table import COLUMNS, best, markdown, print_table, rows_of
+from shiftcal.report.table import COLUMNS, best, markdown, rows_of
+from shiftcal.report.terminal import print_table
 
 
 def with_config(r: RunRecord, **config: Any) -> RunRecord:
@@ -30,9 +31,26 @@ def test_rows_are_methods_in_the_order_of_the_table_with_mean_and_deviation(reco
     assert [row.method for row in rows] == ["ce", "fgr"]
     assert rows[0].text("Mean over shifts", COLUMNS[1]) == f"25.00 ± {100 * statistics.stdev([0.2, 0.3]):.2f}"
     assert rows_of(records[:1])[0].text("Mean over shifts", COLUMNS[1]) == "5.00"
-    assert best(rows, "Mean over shifts", COLUMNS[1]).method == "fgr"
-    records[1] = record("ce", 0, 0.2, clean=metrics(0.02, accuracy=0.99))
-    assert best(rows_of(records), "In distribution", COLUMNS[0]).method == "ce", "accuracy is better when higher"
+
+
+def test_the_best_is_what_every_interval_carries() -> None:
+    def found(**errors: tuple[float, ...]) -> str | None:
+        made = [record(name, seed, ece) for name, own in errors.items() for seed, ece in enumerate(own)]
+        row = best(rows_of(made), "Mean over shifts", COLUMNS[1])
+        return row.method if row else None
+
+    assert found(ce=(0.2, 0.3, 0.25), fgr=(0.1, 0.21, 0.16)) == "fgr"
+    assert found(ce=(0.2, 0.3, 0.25), fgr=(0.1, 0.21, 0.16), dfl=(0.11, 0.2, 0.17)) is None, "as good as dfl by chance"
+    assert found(ce=(0.2,), fgr=(0.1,)) is None, "one seed carries nothing"
+    assert found(ce=(0.2, 0.3, 0.25), fgr=(0.1,)) is None, "nor does one seed that both have"
+    assert found(ce=(0.2, 0.3, 0.25)) is None
+    made = [record("ce", s, 0.2 + s / 10, clean=metrics(0.02, accuracy=0.99)) for s in range(2)]
+    made += [record("fgr", s, 0.1 + s / 10) for s in range(2)]
+    assert best(rows_of(made), "In distribution", COLUMNS[0]).method == "ce", "accuracy is better when higher"
+    text = markdown(made)
+    assert "| ce | **99.0 ± 0.0** |" in text
+    assert "In bold: better than every other row" in text
+    assert "In bold" not in markdown([r for r in made if r.seed == 0])
 
 
 def test_records_on_other_data_are_not_compared(records: list[RunRecord]) -> None:
@@ -89,7 +107,7 @@ def test_what_was_not_measured_is_a_dash(records: list[RunRecord]) -> None:
 def test_markdown_and_terminal(records: list[RunRecord], capsys: pytest.CaptureFixture[str]) -> None:
     text = markdown(records)
     assert "| In distribution | Acc. | ECE | w/ TS | CECE | ACE | NLL |" in text
-    assert "**6.00 ± 1.41**" in text
+    assert "| 6.00 ± 1.41 |" in text
     assert text.count("\n| fgr |") == 2
     print_table(records)
     shown = capsys.readouterr().out
@@ -102,7 +120,7 @@ def test_unlike_runs_are_not_compared_and_unknown_methods_come_last(records: lis
     assert [row.method for row in rows_of(records)] == ["ce", "fgr", "mine"]
     records[1] = with_config(records[1], evaluation={"bins": 10})
     with pytest.raises(ValueError, match=r"`records` should be of runs on the same data and shifts. .*evaluation.bins"):
-        markdown(records)
+        rows_of(records)
 
 
 def test_runs_are_averaged_over_seeds_alone(records: list[RunRecord]) -> None:
@@ -112,7 +130,7 @@ def test_runs_are_averaged_over_seeds_alone(records: list[RunRecord]) -> None:
         markdown([*records, records[2]])
     records[2] = with_config(records[2], gamma={"dfl": 3.0})
     with pytest.raises(ValueError, match=r"`records` should be of runs that differ in method and seed alone. .*gamma"):
-        markdown(records)
+        rows_of(records)
 
 
 def test_a_single_row_is_not_the_best(records: list[RunRecord]) -> None:
@@ -159,9 +177,12 @@ def test_page_is_self_contained_and_figures_are_pictures(records: list[RunRecord
     records.append(record("<mine>", 0, 0.5))
     page = write_report(tmp_path, records, "a <title>")
     text = page.read_text()
-    figures, tables = ["reliability.png", "severity.png"], ["shifts.md", "table.md", "table.tex", "values.csv"]
+    figures, tables = ["reliability.png", "severity.png"], ["shifts.md", "shifts.tex", "table.md", "table.tex"]
+    tables += ["cost.md", "values.csv"]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*figures, *tables, "report.html"])
-    assert {p.name for p in tmp_path.iterdir()} == REPORT_FILES, "a grid's directory may hold these beside its runs"
+    assert {p.name for p in tmp_path.iterdir()} | {SELECTION} == REPORT_FILES, (
+        "a grid's directory may hold these beside its runs"
+    )
     assert "a &lt;title&gt;" in text
     assert "&lt;a chip&gt; &amp; co" in text
     assert "<a chip>" not in text

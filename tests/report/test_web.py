@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from made_audits import made
 from made_records import BINS, metrics, record
+from typer.testing import CliRunner
 
-from shiftcal.records import Bins, Histogram
-from shiftcal.records.gallery import GALLERY, Sample, read_gallery, write_gallery
+from shiftcal.cli import app
+from shiftcal.records import Bins, Histogram, write_grid
+from shiftcal.records.audit import AUDIT, write_audit
+from shiftcal.records.gallery import GALLERY, Sample, galleries_of, read_gallery, write_gallery
 from shiftcal.report.audit import page_of as audit_page
+from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
 from shiftcal.report.web.metrics import METRICS, value_of
@@ -172,3 +176,32 @@ def test_forged_samples_are_refused(tmp_path: Path, change: dict[str, Any]) -> N
     (tmp_path / GALLERY).write_text(json.dumps({"schema": 1, "items": [item]}))
     with pytest.raises(ValueError, match=r"`gallery` should be what"):
         read_gallery(tmp_path)
+
+
+def test_runs_and_audits_are_reported_apart(tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    write_audit(tmp_path / "audit" / AUDIT, made())
+    write_grid(tmp_path / "records.jsonl", [record("ce", 0, 0.1)])
+    words = ["report", str(tmp_path / "audit"), str(tmp_path / "records.jsonl"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "runs, or audits, in one report" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_samples_of_runs_are_found_by_method(tmp_path: Path) -> None:
+    sample = Sample(true="a", predicted="b", confidence=0.9, right=False, png=PNG)
+    for name, method in (("one", "ce"), ("two", "fgr"), ("three", "dfl")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"method": method}))
+    write_gallery(tmp_path / "one", (sample,))
+    (tmp_path / "two" / GALLERY).write_text("{")
+    with pytest.warns(UserWarning, match="two"):
+        assert galleries_of([tmp_path]) == {"ce": (sample,)}
+
+
+def test_there_is_room_for_so_many_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_module, "_PICTURES", 3 * len(PNG))
+    sample = Sample(true="a", predicted="b", confidence=0.9, right=False, png=PNG)
+    entries = [of_run(record(name, 0, 0.1), [sample] * 2) for name in ("ce", "fgr")]
+    assert [one["method"] for one in page_data(entries)["gallery"]] == [0, 0]

@@ -21,7 +21,7 @@ from shiftcal.evaluation import predict
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.run import Trained, train
-from shiftcal.experiments.setup import Setup, load_dataset, set_up
+from shiftcal.experiments.setup import Setup, evaluate_with, load_dataset, set_up
 from shiftcal.methods import METHODS, Constraint, Loss, Method
 from shiftcal.models import load_weights
 from shiftcal.training import engine
@@ -419,6 +419,36 @@ def test_validation_leaves_frozen_layers_as_they_are() -> None:
     assert [module.training for module in model] == [True, False, True]
     with pytest.raises(FloatingPointError, match="logits of 3 of 3 images are not finite"):
         predict(model, split, lambda images: images.float() + float("inf"))
+
+
+def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset) -> None:
+    words = ["method=fgr", "train.start=0.25", 'evaluation.corruptions=["contrast", "gaussian_noise"]']
+    plain = train(config(*words), dataset, progress=False)
+    config_with = config(*words, "evaluation.every=2")
+    seen = train(config_with, dataset, progress=False)
+    assert same(plain, seen)
+    assert [entry["loss"] for entry in plain.history] == [entry["loss"] for entry in seen.history]
+    assert [entry["epoch"] for entry in seen.history if "test" in entry] == [2, 4]
+    last = seen.history[-1]["test"]
+    assert last.keys() == {"clean", "shifted"}
+    clean = predict(seen.model, dataset.test, seen.preprocess)
+    assert last["clean"]["accuracy"] == pytest.approx((clean.logits.argmax(1) == clean.targets).double().mean().item())
+    found = evaluate_with(config_with, seen.model, dataset, seen.preprocess, progress=False)
+    middle = [
+        sorted((c for c in found.shifts if c.shift == name), key=lambda c: c.severity)[2].ece
+        for name in dict.fromkeys(cell.shift for cell in found.shifts)
+    ]
+    assert last["shifted"]["ece"] == pytest.approx(sum(middle) / len(middle), abs=1e-9)
+
+
+def test_what_was_measured_on_the_way_survives_an_interruption(dataset: data.Dataset, tmp_path: Path) -> None:
+    words = ["method=ce", "evaluation.every=1", "evaluation.corruptions=[]"]
+    whole = train(config(*words), dataset, progress=False)
+    train(config(*words, "train.epochs=4"), dataset, checkpoints=tmp_path, progress=False)
+    for path in sorted(tmp_path.glob("epoch-0004*")):
+        shutil.rmtree(path)  # as if the process had been killed in the last epoch
+    resumed = train(config(*words), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert [entry["test"] for entry in resumed.history] == [entry["test"] for entry in whole.history]
 
 
 def test_max_ent_takes_the_class_prior_of_the_training_set(dataset: data.Dataset) -> None:

@@ -60,6 +60,13 @@ class ShiftGrid:
             for severity in SEVERITIES:
                 yield name, severity, self._corruption(test, classes, name, severity)
 
+    def middle(self, dataset: Dataset) -> Iterator[Parts]:
+        """Yield each shift once, at the middle one of its severities."""
+        for splits in dataset.shifts.values():
+            yield splits[(len(splits) - 1) // 2]
+        for name in named(self.corruptions):
+            yield self._corruption(dataset.test, dataset.classes, name, SEVERITIES[len(SEVERITIES) // 2])
+
     def names(self, dataset: Dataset) -> tuple[str, ...]:
         """Name the shifts."""
         return (*dataset.shifts, *named(self.corruptions))

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -19,6 +19,7 @@ from shiftcal._errors import DownloadError, WorkerError, wrong
 
 if TYPE_CHECKING:
     from shiftcal.records import RunRecord
+    from shiftcal.records.gallery import Sample
 
 Set = Annotated[
     list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
@@ -178,20 +179,26 @@ def write_and_print_report(
     title: str,
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
+    galleries: Mapping[str, Sequence[Sample]] | None = None,
 ) -> None:
     """Write the report of records and print its table: in Markdown where the output is no terminal."""
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
         return
+    from shiftcal.records import SELECTION
     from shiftcal.report import paired
-    from shiftcal.report.page import all_tables, write_report
-    from shiftcal.report.table import before_and_after, print_table
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import before_and_after
+    from shiftcal.report.tables import all_tables
+    from shiftcal.report.terminal import print_table
 
     if len(records) == 1 and records[0].before is not None:
         records = before_and_after(records[0])
-    page = write_report(out, records, title, left_out, against)
+    page = write_report(out, records, title, left_out, against, galleries)
     if sys.stdout.isatty():
         print_table(records)
         typer.echo(f"\n{paired.markdown(records, against)}" if against else "", nl=bool(against))
     else:
         typer.echo(all_tables(records, against))
+    if hidden := [name for name, reason in (left_out or {}).items() if reason.startswith("not chosen")]:
+        typer.echo(f"Left out, since {SELECTION} has another choice: {', '.join(hidden)}")
     typer.echo(f"Report: {page}")

@@ -7,22 +7,30 @@ from typing import Annotated
 
 import typer
 
-from shiftcal._errors import UnfinishedError, wrong
+from shiftcal._errors import UnfinishedError
 from shiftcal.cli._shared import Set, errors_in_one_line, fail, words_of, write_and_print_report
 
 HELP = """Run a grid of methods and seeds by a recipe, and write the table, the figures and report.html.
 
 Finished runs are kept and interrupted ones are resumed: the same command completes what is missing, and one with other
-methods or seeds adds them to the table.
+methods, seeds or swept values adds them to the table. --sweep runs every value (several multiply); --select runs the
+values with the first seed, takes the one that is best on the validation images, and runs the other seeds with it.
 
-Example: shiftcal bench quick-cifar10 --methods ce,dfl,fgr --seeds 0,1,2 --out runs/cifar10"""
+Example: shiftcal bench quick-cifar10 --methods ce,fgr --seeds 0-2 --sweep filter.ratio=0.03,0.05 --out runs/cifar10"""
 
 
 def bench(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe or path of a TOML file.")],
     out: Annotated[Path, typer.Option(help="Directory for the runs, one subdirectory each, and the report.")],
     methods: Annotated[str, typer.Option(help="Methods, comma-separated.")] = "ce,fgr",
-    seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Seeds and ranges of them: 0-2, or 0,1,5-7.")] = "0",
+    sweep: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE,…", help="Run every value of a key; repeatable, and all multiply.")
+    ] = [],  # noqa: B006
+    select: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE,…", help="Choose a key's value for each method; repeatable.")
+    ] = [],  # noqa: B006
+    by: Annotated[str, typer.Option(help="What --select compares: validation.ece, .nll, …")] = "validation.ece",
     engine: Annotated[
         str, typer.Option(help="local: one after the other; ray: on a Ray cluster, one run per GPU (extra ray).")
     ] = "local",
@@ -34,17 +42,17 @@ def bench(
     """Run a grid."""
     failed: UnfinishedError | None = None
     with errors_in_one_line(out):
-        from shiftcal.experiments.config import load_config
-        from shiftcal.experiments.grid import complete_all
+        from shiftcal.experiments.study import Study
+        from shiftcal.experiments.sweep import seeds_of, swept_keys
         from shiftcal.records import RECORD, load_finished
 
-        numbers = words_of(seeds)
-        if not numbers or not all(number.isdigit() for number in numbers):
-            raise wrong("seeds", "whole numbers, comma-separated", repr(seeds))
-        cells = [(m, int(n)) for m in dict.fromkeys(words_of(methods)) for n in dict.fromkeys(numbers)]
-        configs = {f"{m}-{s}": load_config(recipe, [*set_, f"method={m}", f"seed={s}"]) for m, s in cells}
+        fixed = [word.partition("=")[0].strip() for word in set_]
+        swept = swept_keys("sweep", sweep, fixed)
+        selected = swept_keys("select", select, [*fixed, *swept])
+        named = list(dict.fromkeys(words_of(methods)))
+        study = Study(recipe, named, seeds_of(seeds), set_, swept, selected, by)
         try:
-            complete_all(configs, out, engine, workers=workers_per_gpu)
+            study.complete(out, engine, workers=workers_per_gpu)
         except UnfinishedError as error:
             failed = error
             if not any(out.glob(f"*/{RECORD}")):

@@ -37,7 +37,7 @@ def evaluate(
     with errors_in_one_line(directory):
         from shiftcal.experiments.elsewhere import is_own_data
         from shiftcal.experiments.finished import check_finished, reevaluate
-        from shiftcal.records import find_runs
+        from shiftcal.records import find_runs, load_finished
 
         if moved and data is None:
             raise wrong("moved", "given with --data FOLDER, where the run's data is now", "--moved alone")
@@ -50,7 +50,8 @@ def evaluate(
         records = [reevaluate(run, root=data, overrides=set_, trust=trust) for run in runs]
         for run, record in zip(runs, records, strict=True):
             typer.echo(f"{run}: its own data again, {record.evaluation.clean.n} test images.")
-        write_and_print_report(records, directory, f"shiftcal: {directory.resolve().name}")
+        shown, left_out = load_finished(directory)  # without candidates that were not chosen
+        write_and_print_report(shown, directory, f"shiftcal: {directory.resolve().name}", left_out)
         typer.echo(f"Renewed: {', '.join(str(run / 'record.json') for run in runs)}")
 
 

@@ -40,7 +40,8 @@ def finetune(
         from shiftcal.experiments.checks import check_finetune_overrides
         from shiftcal.experiments.config import config_of_run, load_config
         from shiftcal.experiments.run import complete
-        from shiftcal.report.table import before_and_after, print_table
+        from shiftcal.report.table import before_and_after
+        from shiftcal.report.terminal import print_table
 
         if not checkpoint.exists():
             raise wrong("CHECKPOINT", "the directory of a run, or a file with weights", str(checkpoint))

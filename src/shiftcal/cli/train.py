@@ -42,7 +42,7 @@ def train(
     with errors_in_one_line(out, resume_command("train", [recipe], set_, out)):
         from shiftcal.experiments.config import load_config
         from shiftcal.experiments.run import complete
-        from shiftcal.report.table import print_table
+        from shiftcal.report.terminal import print_table
 
         if resume and not out.exists():
             typer.echo(f"There is nothing to resume in {out}: the run starts from the beginning.")

@@ -2,61 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, check_count, unknown, wrong
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
+from shiftcal.data.dataset import Dataset
 from shiftcal.experiments import directory
 from shiftcal.experiments.checks import check_config, check_data
-from shiftcal.experiments.config import Config
+from shiftcal.experiments.config import Config, DataSettings
 from shiftcal.experiments.ray import complete_on_ray
 from shiftcal.experiments.run import comparable, complete
 from shiftcal.experiments.setup import load_dataset
 from shiftcal.experiments.side_by_side import complete_side_by_side
-from shiftcal.records import CONFIG, RECORD, SPEED_KEYS, RunRecord, read_record
+from shiftcal.experiments.sweep import keys_in, run_name
+from shiftcal.records import CONFIG, RECORD, SELECTION, SPEED_KEYS, RunRecord, read_record
 
-REPORT_FILES = frozenset(
-    {"report.html", "table.md", "table.tex", "shifts.md", "values.csv", "reliability.png", "severity.png"}
-)
+_TABLES = {"table.md", "table.tex", "shifts.md", "shifts.tex", "cost.md", "values.csv"}
+REPORT_FILES = frozenset({"report.html", "reliability.png", "severity.png", SELECTION} | _TABLES)
 
 
-def complete_all(configs: dict[str, Config], out: Path, engine: str = "local", *, workers: int = 1) -> list[RunRecord]:
+def complete_all(
+    configs: dict[str, Config], out: Path, engine: str = "local", *, workers: int = 1, swept: Collection[str] = ()
+) -> list[RunRecord]:
     """Complete every run in its subdirectory of `out` and return the records; finished runs are kept.
 
     A run that diverges does not stop the others: `UnfinishedError` is raised when these have finished.
-    Nothing is trained or written unless all of it can be: `out` must be new, or hold these runs, others that
-    differ in method and seed alone, and their report. The engine is "local", one after the other here or `workers` at a
-    time, or "ray".
+    Nothing is trained or written unless all of it can be, see `check_all`. The engine is "local", one after the other
+    here or `workers` at a time, or "ray".
     """
     check_count("workers", workers)
     if workers > 1 and engine != "local":
         raise wrong("workers", "1 with another engine than 'local'", workers)
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
-    if not configs:
-        raise wrong("configs", "at least one run", "none")
-    if out.is_dir():
-        for path in sorted(out.iterdir()):
-            if path.name not in configs.keys() | REPORT_FILES:
-                _check_other(path, list(configs.values()))
-    for name, config in configs.items():
-        check_config(config)
-        directory.check(out / name, config.to_dict(), resume=True, upgrade=partial(comparable, config))
+    check_all(configs, out, swept)
     if engine == "ray":
         return complete_on_ray(configs, out)
-    datasets = {config.data: load_dataset(config) for config in configs.values()}
-    for config in configs.values():
-        check_data(config, datasets[config.data])
+    kept: dict[DataSettings, Dataset] = {}  # one at a time: a sweep may be over data sets
+    for config in sorted(configs.values(), key=lambda config: config.data.model_dump_json()):
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
+        check_data(config, kept[config.data])
     if workers > 1:
         return complete_side_by_side(configs, out, workers)
     done: list[RunRecord] = []
     failed: dict[str, str] = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
         say(f"{name}, run {number} of {len(configs)}")
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
         try:
-            done.append(complete(config, out / name, resume=True, dataset=datasets[config.data]))
+            done.append(complete(config, out / name, resume=True, dataset=kept[config.data]))
         except DivergedError as error:
             failed[name] = str(error)
             say(f"{name}: {error}")
@@ -65,22 +63,70 @@ def complete_all(configs: dict[str, Config], out: Path, engine: str = "local", *
     return done
 
 
-def _check_other(path: Path, configs: list[Config]) -> None:
-    """Raise unless a path holds a run that differs from these in method and seed, and in nothing else."""
+def check_all(configs: dict[str, Config], out: Path, swept: Collection[str] = ()) -> None:
+    """Raise unless `out` is new, or holds these runs, others that one table may show beside them, and their report.
+
+    Others may differ in method and seed, in the keys that are swept now, and in those that were swept when their
+    directory got its name.
+    """
+    if not configs:
+        raise wrong("configs", "at least one run", "none")
+    if out.is_dir():
+        for path in sorted(out.iterdir()):
+            if path.name not in configs.keys() | REPORT_FILES:
+                _check_other(path, list(configs.values()), swept)
+    for name, config in configs.items():
+        check_config(config)
+        directory.check(out / name, config.to_dict(), resume=True, upgrade=partial(comparable, config))
+
+
+def placed(configs: dict[str, Config], out: Path) -> dict[str, Config]:
+    """Name runs as the directory does that has them already: a sweep takes up what a grid without it has run."""
+    places = {name: name for name in configs}
+    free = {name: config for name, config in configs.items() if not (out / name).exists()}
+    for path in sorted(out.glob(f"*/{CONFIG}")) if free else ():
+        if (name := path.parent.name) not in configs and (wanted := _same_run(path, free)) is not None:
+            places[wanted] = name
+            del free[wanted]
+    return {places[name]: config for name, config in configs.items()}
+
+
+def _same_run(path: Path, configs: dict[str, Config]) -> str | None:
+    """Find the config that a directory holds, if it is named after it."""
+    try:
+        stored = read_object(path)
+        alike = {n: c for n, c in configs.items() if (c.method, c.seed) == (stored.get("method"), stored.get("seed"))}
+        for name, config in alike.items():
+            theirs = comparable(config, stored)
+            same = first_difference(config.to_dict(), theirs, ignored=SPEED_KEYS) is None
+            if same and _is_named(path.parent.name, theirs):
+                return name
+    except ValueError:  # the checks name what is wrong
+        return None
+    return None
+
+
+def _is_named(name: str, config: dict[str, Any]) -> bool:
+    return name == run_name(config, keys_in(name))
+
+
+def _check_other(path: Path, configs: list[Config], swept: Collection[str]) -> None:
+    """Raise unless a path holds a run that differs from these in method, seed and swept keys, and in nothing else."""
     if not (path / CONFIG).is_file():
         expected = "new, or hold nothing but these runs and their report"
         raise RunDirectoryError("out", expected, f"{path.parent}, with {path.name}")
     stored = read_object(path / CONFIG)
-    cell = {key: stored.get(key) for key in ("method", "seed")}
-    expected = "new, or hold runs that differ in method and seed alone"
-    if any(cell == {"method": config.method, "seed": config.seed} for config in configs):
-        found = f"{path.parent}, where {path.name} has {cell['method']} with seed {cell['seed']}"
-        raise RunDirectoryError("out", expected, found)
+    expected = "new, or hold runs that differ in method, seed and swept keys alone"
     try:
         theirs = comparable(configs[0], stored)
     except ValueError as error:
         raise RunDirectoryError("out", expected, f"{path.parent}, with {path.name}: {error}") from None
-    if differing := first_difference(configs[0].to_dict() | cell, theirs, ignored=SPEED_KEYS):
+    alike = [c.to_dict() for c in configs if (c.method, c.seed) == (theirs["method"], theirs["seed"])]
+    if any(first_difference(tree, theirs, ignored=SPEED_KEYS) is None for tree in alike):
+        found = f"{path.parent}, where {path.name} has {theirs['method']} with seed {theirs['seed']}"
+        raise RunDirectoryError("out", expected, found)
+    free = {"method", "seed", *swept, *(keys_in(path.name) if _is_named(path.name, theirs) else ())}
+    if differing := first_difference(configs[0].to_dict(), theirs, ignored=SPEED_KEYS | free):
         raise RunDirectoryError("out", expected, f"{path.parent}, where {path.name} has {differing}")
     if (path / RECORD).is_file():
         read_record(path / RECORD)  # damaged ones are found before training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from shiftcal.auditing.grid import ShiftGrid, evaluate
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
-from shiftcal.evaluation import meter_of, predict
+from shiftcal.evaluation import Parts, meter_of, predict
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.environment import resolve_device
 from shiftcal.records import WEIGHTS, Evaluation
@@ -61,6 +62,8 @@ def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> 
         prepare=preparation(row, own, policy, preprocess),
         perturbation=perturbation_of(row, config.perturb),
         validate=validation(config, dataset.validation.to(device), preprocess),
+        test=testing(config, dataset, preprocess) if config.evaluation.every else None,
+        test_every=config.evaluation.every or 1,
     )
     wanted = frozenset({row.weights, *config.evaluation.also})
     shares = torch.bincount(dataset.train.targets.cpu(), minlength=len(dataset.classes)).double() / len(dataset.train)
@@ -81,11 +84,32 @@ def validation(config: Config, split: ImageSplit, preprocess: Preprocessing) -> 
     """Return what measures a model on the validation images after each epoch."""
 
     def validate(model: nn.Module) -> dict[str, float]:
-        predictions = predict(model, split, preprocess, batch_size=config.evaluation.batch_size)
-        found = meter_of(predictions, config.evaluation.bins).compute()
-        return {name: found[name] for name in ("accuracy", "nll", "ece")}
+        return _measured(config, model, split, preprocess)
 
     return validate
+
+
+def testing(
+    config: Config, dataset: Dataset, preprocess: Preprocessing
+) -> Callable[[nn.Module], dict[str, dict[str, float]]]:
+    """Return what measures a model on the test images after an epoch: clean, and the mean over shifts.
+
+    One pass for each shift, at the middle one of its severities, instead of one for each severity.
+    """
+
+    def test(model: nn.Module) -> dict[str, dict[str, float]]:
+        clean = _measured(config, model, dataset.test, preprocess)
+        shifted = [_measured(config, model, split, preprocess) for split in shift_grid(config).middle(dataset)]
+        means = {name: statistics.fmean(one[name] for one in shifted) for name in clean if shifted}
+        return {"clean": clean, "shifted": means} if shifted else {"clean": clean}
+
+    return test
+
+
+def _measured(config: Config, model: nn.Module, split: Parts, preprocess: Preprocessing) -> dict[str, float]:
+    predictions = predict(model, split, preprocess, batch_size=config.evaluation.batch_size)
+    found = meter_of(predictions, config.evaluation.bins).compute()
+    return {name: found[name] for name in ("accuracy", "nll", "ece")}
 
 
 def load_dataset(config: Config) -> Dataset:

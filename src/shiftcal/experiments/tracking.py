@@ -47,7 +47,7 @@ def flat(entry: dict[str, Any]) -> dict[str, Any]:
     """
     row: dict[str, Any] = {}
     for key, value in entry.items():
-        row |= {f"{key}_{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+        row |= {f"{key}_{k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
     return row
 
 

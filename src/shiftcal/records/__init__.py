@@ -6,6 +6,7 @@ from shiftcal.records.files import (
     RECORD,
     WEIGHTS,
     find_runs,
+    load_all,
     load_finished,
     load_records,
     parse_record,
@@ -32,6 +33,14 @@ from shiftcal.records.models import (
     Reliability,
     RunRecord,
 )
+from shiftcal.records.selection import (
+    SELECTION,
+    Candidate,
+    Choice,
+    Selection,
+    read_selection,
+    write_selection,
+)
 from shiftcal.records.upgrade import upgraded
 
 __all__ = [
@@ -40,10 +49,13 @@ __all__ = [
     "METRICS",
     "RECORD",
     "SCHEMA",
+    "SELECTION",
     "SPEED_KEYS",
     "WEIGHTS",
     "Bins",
+    "Candidate",
     "Cell",
+    "Choice",
     "Corruptions",
     "DataSeen",
     "Environment",
@@ -55,13 +67,17 @@ __all__ = [
     "Measured",
     "Reliability",
     "RunRecord",
+    "Selection",
     "find_runs",
+    "load_all",
     "load_finished",
     "load_records",
     "parse_record",
     "read_grid",
     "read_record",
+    "read_selection",
     "upgraded",
     "write_grid",
     "write_record",
+    "write_selection",
 ]

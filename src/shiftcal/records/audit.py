@@ -154,6 +154,11 @@ class AuditRecord(Environment):
         return self.model_dump_json(by_alias=True, exclude_none=True)
 
 
+def is_audit(path: Path) -> bool:
+    """Tell whether a path is an audit's record, or a directory that holds one."""
+    return (path / AUDIT).is_file() if path.is_dir() else path.name == AUDIT
+
+
 def read_audit(path: Path) -> AuditRecord:
     """Read an audit's record: the file, or the directory that holds it."""
     file = path / AUDIT if path.is_dir() else path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from shiftcal._errors import ParameterError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, write_atomically
 from shiftcal.records.models import RunRecord
+from shiftcal.records.selection import read_selection
 from shiftcal.records.upgrade import upgraded
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
@@ -73,21 +74,41 @@ def load_records(place: Path) -> list[RunRecord]:
 def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
     """Read the records of finished runs, and name those that were left out, with the reason; a warning tells them too.
 
-    Where nothing can be read, that is an error.
+    Candidates that a selection did not choose are left out too, without a warning. Where nothing can be read, that is
+    an error.
     """
     if (place / RECORD).is_file():
         return [read_record(place / RECORD)], {}
     grid = next((place / name for name in GRID if (place / name).is_file()), place if place.is_file() else None)
-    found = _grid_records(grid) if grid is not None else {run.name: _run_record(run) for run in find_runs(place)}
+    not_chosen: dict[str, str] = {}
+    if grid is None:
+        selection, runs = read_selection(place), find_runs(place)
+        not_chosen = {run.name: reason for run in runs if (reason := selection.reason(run.name))}
+        found = {run.name: _run_record(run) for run in runs if run.name not in not_chosen}
+    else:
+        found = _grid_records(grid)
     records = [record for record in found.values() if isinstance(record, RunRecord)]
     left_out = {name: record for name, record in found.items() if isinstance(record, str)}
     if not records:
         expected = "one with finished runs (`shiftcal train … --resume` finishes one)"
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in (left_out | not_chosen).items())
         raise RunDirectoryError("directory", expected, f"{place}, with {reasons}")
     if left_out:
         listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         warnings.warn(f"Left out, {len(left_out)} of {len(found)} runs: {listed}.", stacklevel=2)
+    return records, left_out | not_chosen
+
+
+def load_all(places: Sequence[Path]) -> tuple[list[RunRecord], dict[str, str]]:
+    """Read the records of several places, see `load_finished`; names of what was left out tell the place."""
+    if len(places) == 1:
+        return load_finished(places[0])
+    records: list[RunRecord] = []
+    left_out: dict[str, str] = {}
+    for place in places:
+        found, missing = load_finished(place)
+        records += found
+        left_out |= {str(place / name): reason for name, reason in missing.items()}
     return records, left_out
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from shiftcal._errors import DataError
-from shiftcal._io import read_json, write_atomically
+from shiftcal._io import read_json, read_object, write_atomically
+from shiftcal.records.files import CONFIG, find_runs
 from shiftcal.records.models import Fraction, Model
 
 GALLERY = "gallery.json"
@@ -72,6 +75,19 @@ def read_gallery(directory: Path) -> tuple[Sample, ...]:
         raise DataError(
             "gallery", "what `shiftcal analyse gallery` writes", f"{path}: {place}: {first['msg']}"
         ) from None
+
+
+def galleries_of(places: Iterable[Path]) -> dict[str, tuple[Sample, ...]]:
+    """Read the samples of runs, by method: those of the first run of each that has some. Damaged ones are told."""
+    found: dict[str, tuple[Sample, ...]] = {}
+    for run in (run for place in places if place.is_dir() for run in find_runs(place)):
+        if not (run / GALLERY).is_file() or not (run / CONFIG).is_file():
+            continue
+        try:
+            found.setdefault(str(read_object(run / CONFIG).get("method")), read_gallery(run))
+        except ValueError as error:
+            warnings.warn(f"Left out: {error}", stacklevel=2)
+    return found
 
 
 def write_gallery(directory: Path, items: tuple[Sample, ...]) -> Path:

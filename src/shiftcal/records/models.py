@@ -165,7 +165,7 @@ class Evaluation(Model):
 
 
 class Epoch(Model):
-    """One epoch of training."""
+    """One epoch of training; `test` has metrics of the sets "clean" and "shifted", where `evaluation.every` asked."""
 
     epoch: int
     active: bool = False
@@ -180,6 +180,7 @@ class Epoch(Model):
     images_per_second: float | None = None
     memory: int | None = None
     validation: dict[str, float] = {}
+    test: dict[str, dict[str, float]] = {}
 
 
 class Kept(Model):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
-from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord
+from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
 from shiftcal.report.text import for_markdown, for_terminal
 from shiftcal.report.web.data import page_data
@@ -15,7 +15,7 @@ from shiftcal.report.web.entries import counted, machine_of, of_audit
 from shiftcal.report.web.html import Cell, Page, Table, written
 from shiftcal.report.web.words import Number
 
-PAGE = "audit.html"
+PAGE, REPORT = "audit.html", "report.html"
 _HEAD = (
     "",
     "n",
@@ -134,11 +134,21 @@ def print_audit(record: AuditRecord) -> None:
         console.print(for_terminal(sentence), style="bold")
 
 
-def write_audit_page(out: Path, records: AuditRecord | Sequence[AuditRecord]) -> Path:
-    """Write the page of an audit, or of several side by side, with the sample images beside it; returns its path."""
-    audits = [records] if isinstance(records, AuditRecord) else list(records)
+def write_audit_page(out: Path, record: AuditRecord) -> Path:
+    """Write the page of an audit into its directory, with the sample images that are there; returns its path."""
     page = out / PAGE
-    write_atomically(page, written(page_of(audits, [read_gallery(out)] if len(audits) == 1 else None)).encode())
+    write_atomically(page, written(page_of([record], [read_gallery(out)])).encode())
+    return page
+
+
+def write_audit_report(out: Path, places: Sequence[Path]) -> Path:
+    """Write one page and one text of audits, each the file or the directory that holds it; returns the page's path."""
+    audits = [read_audit(place) for place in places]
+    galleries = [read_gallery(place if place.is_dir() else place.parent) for place in places]
+    text = "\n".join(f"## {for_markdown(record.model.name)}\n\n{markdown(record)}" for record in audits)
+    write_atomically(out / "table.md", text.encode())
+    page = out / REPORT
+    write_atomically(page, written(page_of(audits, galleries)).encode())
     return page
 
 

@@ -9,17 +9,20 @@ from pathlib import Path
 from shiftcal._io import write_atomically
 from shiftcal.records import RunRecord
 from shiftcal.records.gallery import Sample
-from shiftcal.report import formats, paired
+from shiftcal.report import cost, paired
 from shiftcal.report.figures import reliability_figure, severity_figure
-from shiftcal.report.table import best, caption_of, columns_of, markdown, parts_of, rows_of
+from shiftcal.report.labels import Setting, base_of, methods_of, settings_of
+from shiftcal.report.table import best, caption_in, columns_in, tables_of
+from shiftcal.report.tables import write_tables
 from shiftcal.report.web.data import page_data
-from shiftcal.report.web.entries import counted, machine_of, of_run
+from shiftcal.report.web.entries import Entry, counted, machine_of, of_run
 from shiftcal.report.web.html import Cell, Page, Table, written
 from shiftcal.report.web.metrics import METRICS
-from shiftcal.report.web.words import comparison_of
+from shiftcal.report.web.words import Number, comparison_of
 
 PAGE = "report.html"
 _DRAWN = 12  # methods in a figure, which more would make unreadable; the page has all
+Galleries = Mapping[str, Sequence[Sample]]
 
 
 def write_report(
@@ -28,59 +31,67 @@ def write_report(
     title: str,
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
-    galleries: Mapping[str, Sequence[Sample]] | None = None,
+    galleries: Galleries | None = None,
 ) -> Path:
-    """Write tables (table.md, table.tex, shifts.md, values.csv), figures and report.html; returns the page's path.
+    """Write tables (see `tables.write_tables`), figures of a single setting, and report.html; returns the page's path.
 
     `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
     follow the tables; `galleries` has sample images of a method.
     """
-    figures = [("reliability.png", reliability_figure)]
-    if all(r.evaluation.shifts for r in records):
-        figures.append(("severity.png", severity_figure))
-    drawn = {row.method for row in rows_of(records)[:_DRAWN]}
-    for name, draw in figures:
-        write_atomically(directory / name, draw([r for r in records if r.method in drawn]))
-    write_atomically(directory / "table.md", all_tables(records, against).encode())
-    write_atomically(directory / "table.tex", formats.latex(records).encode())
-    write_atomically(directory / "values.csv", formats.values(records).encode())
-    if any(r.evaluation.shifts for r in records):
-        write_atomically(directory / "shifts.md", formats.by_shift(records).encode())
+    settings = settings_of(records)
+    _write_figures(directory, settings)
+    write_tables(directory, records, against)
     page = directory / PAGE
     write_atomically(page, written(page_of(records, title, left_out or {}, against, galleries or {})).encode())
     return page
 
 
-def all_tables(records: list[RunRecord], against: str | None = None) -> str:
-    """Write the tables in Markdown, with the differences to a method if one is named."""
-    return markdown(records) + (f"\n{paired.markdown(records, against)}" if against else "")
+def _write_figures(directory: Path, settings: Sequence[Setting]) -> None:
+    if len(settings) > 1:
+        return
+    drawn = methods_of(settings[0].records)[:_DRAWN]
+    records = [record for record in settings[0].records if record.method in drawn]
+    write_atomically(directory / "reliability.png", reliability_figure(records))
+    if all(r.evaluation.shifts for r in records):
+        write_atomically(directory / "severity.png", severity_figure(records))
 
 
 def page_of(
-    records: list[RunRecord],
-    title: str,
-    left_out: Mapping[str, str],
-    against: str | None,
-    galleries: Mapping[str, Sequence[Sample]],
+    records: list[RunRecord], title: str, left_out: Mapping[str, str], against: str | None, galleries: Galleries
 ) -> Page:
     """Put the page of runs together."""
-    rows = rows_of(records)
-    order = [row.method for row in rows]
-    ordered = sorted(records, key=lambda r: order.index(r.method))
-    found = comparison_of(records)
+    settings = settings_of(records)
     return Page(
         title=title,
         subtitle=_subtitle(records),
-        verdict=found.sentences(),
-        numbers=found.numbers(),
-        tables=_tables(records) + _differences(records, against),
-        notes=[caption_of(rows), _BOLD, *([paired.CAPTION] if against else [])],
+        verdict=[sentence for setting in settings for sentence in _sentences(setting)],
+        numbers=[number for setting in settings[:2] for number in _numbers(setting)],
+        tables=_tables(records) + _differences(records, against) + _costs(records),
+        notes=[caption_in(tables_of(records)), *([paired.CAPTION] if against else []), f"Cost: {cost.CAPTION}"],
         left_out=left_out,
-        data=page_data([of_run(record, galleries.get(record.method, ())) for record in ordered]),
+        data=page_data([entry for setting in settings for entry in _entries(setting, galleries)]),
     )
 
 
-_BOLD = "Mean and standard deviation over seeds; bold: the best, where 95 % intervals of the differences carry it."
+def _sentences(setting: Setting) -> list[str]:
+    start = f"{setting.title}: " if setting.title else ""
+    return [start + sentence for sentence in comparison_of(setting.records).sentences()]
+
+
+def _numbers(setting: Setting) -> list[Number]:
+    end = f", {setting.title}" if setting.title else ""
+    return [Number(n.value, n.title + end, n.note) for n in comparison_of(setting.records).numbers()]
+
+
+def _entries(setting: Setting, galleries: Galleries) -> list[Entry]:
+    """List a setting's runs, method by method; where there are several settings, names tell them apart."""
+    order = methods_of(setting.records)
+    found = []
+    for record in sorted(setting.records, key=lambda r: order.index(r.method)):
+        name = f"{record.method} ({setting.title})" if setting.title else record.method
+        samples = galleries.get(record.method) or galleries.get(base_of(record.method), ())
+        found.append(of_run(record.model_copy(update={"method": name}), samples))
+    return found
 
 
 def _subtitle(records: list[RunRecord]) -> str:
@@ -94,9 +105,7 @@ def _subtitle(records: list[RunRecord]) -> str:
         f"Recipe {', '.join(dict.fromkeys(r.recipe for r in records))}",
         f"{len(methods)} method{'s' * (len(methods) > 1)} over {len(seeds)} seed{'s' * (len(seeds) > 1)}",
         *(name for name in data if name),
-        f"{len(evaluation.shifts)} shifted test sets of {shifts} kinds"
-        if evaluation.shifts
-        else "no shifted test sets",
+        f"{len(evaluation.shifts)} shifted test sets of {shifts} kinds" if shifts else "no shifted test sets",
         " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         "; ".join(dict.fromkeys(machine_of(r, r.device) for r in records)),
     ]
@@ -118,27 +127,27 @@ _METHOD = ("method", "How the network was trained.", "low")
 
 
 def _tables(records: list[RunRecord]) -> list[Table]:
-    rows = rows_of(records)
-    columns = columns_of(rows)
+    tables = tables_of(records)
+    columns = columns_in(tables)
     heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
-    tables = []
-    for part in parts_of(rows):
-        bests = [best(rows, part, column) for column in columns]
+    found = []
+    for table in tables:
+        bests = [best(table.rows, table.part, column) for column in columns]
         cells = []
-        for row in rows:
-            own = [row.cells[part, column[1]] for column in columns]
-            texts = [row.text(part, column) for column in columns]
-            values = [statistics.fmean(some) if some else None for some in own]
-            found = [Cell(t, v, first is row) for t, v, first in zip(texts, values, bests, strict=True)]
-            cells.append([Cell(row.method), *found])
-        tables.append(Table(part, heads, cells))
-    return tables
+        for row in table.rows:
+            values = [row.cells.get((table.part, column[1])) for column in columns]
+            means = [statistics.fmean(some) if some else None for some in values]
+            texts = [row.text(table.part, column) for column in columns]
+            own = [Cell(t, v, first is row) for t, v, first in zip(texts, means, bests, strict=True)]
+            cells.append([Cell(row.method), *own])
+        found.append(Table(table.title, heads, cells))
+    return found
 
 
 def _differences(records: list[RunRecord], against: str | None) -> list[Table]:
     if against is None:
         return []
-    columns = columns_of(rows_of(records))
+    columns = columns_in(tables_of(records))
     heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
     return [
         Table(title, heads, [[Cell(row[0]), *map(_difference, row[1:])] for row in rows])
@@ -150,3 +159,20 @@ def _difference(text: str) -> Cell:
     plain = text.strip("*")
     number = plain.partition(" ")[0].replace("−", "-")
     return Cell(plain, None if plain == "–" else float(number), best="**" in text)
+
+
+def _costs(records: list[RunRecord]) -> list[Table]:
+    words = ("Seconds of training an epoch.", "Seconds of training and evaluation.", "Training seconds, ce being 1.")
+    heads = [_METHOD, *zip(cost.HEADS, (*words, "Images a second.", "Where it ran."), ("low",) * 5, strict=True)]
+    return [
+        Table(f"{title}: cost" if title else "Cost", heads, [[Cell(row[0]), *map(_cost, row[1:])] for row in rows])
+        for title, rows in cost.rows_of(records)
+    ]
+
+
+def _cost(text: str) -> Cell:
+    """Make a cell of a text, to be sorted by the number that it begins with."""
+    try:
+        return Cell(text, float(text.split(" ")[0]))
+    except ValueError:
+        return Cell(text)

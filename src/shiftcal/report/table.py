@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shiftcal._errors import wrong
 from shiftcal._io import first_difference
-from shiftcal.methods import METHODS
-from shiftcal.records import SPEED_KEYS, Cell, Evaluation, Mean, RunRecord
-from shiftcal.report.text import for_markdown, for_terminal, plain
+from shiftcal.records import Cell, Evaluation, Mean, RunRecord
+from shiftcal.report.intervals import difference
+from shiftcal.report.labels import FREE, Setting, holdout_of, methods_of, settings_of, shape_of
+from shiftcal.report.text import for_markdown, plain
 
+Column = tuple[str, str, int, int]
 # Title, key of a metric (see `records.Cell.value`), factor, decimals. NLL is no percentage.
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     ("Acc.", "accuracy", 100, 1),
     ("ECE", "ece", 100, 2),
     ("w/ TS", "clean/ece", 100, 2),
@@ -22,28 +25,36 @@ COLUMNS = (
     ("ACE", "adaptive_ece", 100, 2),
     ("NLL", "nll", 1, 3),
 )
+# The columns of a paper, where there is more room.
+WIDE: tuple[Column, ...] = (
+    ("Acc.", "accuracy", 100, 2),
+    *COLUMNS[1:5],
+    ("w/ TS", "clean/classwise_ece", 100, 2),
+    COLUMNS[5],
+    ("w/ TS", "clean/adaptive_ece", 100, 2),
+    COLUMNS[6],
+)
 _CAPTION = (
     "Acc., ECE, ECE after temperature scaling (w/ TS{augmented}), classwise ECE and adaptive ECE in %; NLL in nats. "
     "Lower is better but for Acc."
 )
+SHIFTED = "Mean over shifts"
+_BOLD = " In bold: better than every other row, where the 95 % interval of each paired difference leaves out 0."
 _AUGMENTED = "; w/ TS aug.: fitted on clean and augmented validation images"
-
-
-# Keys that decide how fast a run is or what else it evaluates, not what the table shows.
-FREE = SPEED_KEYS | {"evaluation.also"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method's numbers over its seeds: a cell is the list of values, one per seed."""
+    """One method's numbers over its seeds: a cell is the list of values, one per seed, or empty."""
 
     method: str
+    seeds: tuple[int, ...]
     cells: dict[tuple[str, str], list[float]]
 
-    def text(self, part: str, column: tuple[str, str, int, int]) -> str:
+    def text(self, part: str, column: Column) -> str:
         """Write a cell: the value, or mean ± standard deviation over several seeds."""
         _, key, factor, decimals = column
-        values = [value * factor for value in self.cells[part, key]]
+        values = [value * factor for value in self.cells.get((part, key), ())]
         if not values:
             return "–"
         if len(values) == 1:
@@ -51,12 +62,41 @@ class Row:
         return f"{statistics.mean(values):.{decimals}f} ± {statistics.stdev(values):.{decimals}f}"
 
 
+@dataclass(frozen=True)
+class Table:
+    """One table of the report.
+
+    Attributes:
+        title: Its title, with the setting where there are several.
+        part: Which cells of its rows it shows.
+        rows: A row for each method.
+    """
+
+    title: str
+    part: str
+    rows: list[Row]
+
+
+def tables_of(records: list[RunRecord]) -> list[Table]:
+    """List the tables of records: in each setting clean and shifted, then one for each domain held out."""
+    return [table for setting in settings_of(records) for table in _tables_of(setting)]
+
+
+def _tables_of(setting: Setting) -> list[Table]:
+    start = f"{setting.title}: " if setting.title else ""
+    rows = rows_of(setting.records)
+    tables = [Table(start + part, part, rows) for part in parts_of(rows)]
+    domains = sorted({holdout for record in setting.records if (holdout := holdout_of(record)) is not None})
+    for domain in domains if len(domains) > 1 else ():
+        own = rows_of([record for record in setting.records if holdout_of(record) == domain])
+        tables += [Table(f"{start}Held out: {domain}", part, own) for part in parts_of(own) if part == SHIFTED]
+    return tables
+
+
 def rows_of(records: list[RunRecord]) -> list[Row]:
     """Group records by method, in the order of METHODS."""
     check_comparable(records)
-    order = list(METHODS)
-    names = sorted({r.method for r in records}, key=lambda m: (order.index(m) if m in order else len(order), m))
-    return [_row(name, [r for r in records if r.method == name]) for name in names]
+    return [_row(name, [r for r in records if r.method == name]) for name in methods_of(records)]
 
 
 def check_comparable(records: list[RunRecord]) -> None:
@@ -65,7 +105,7 @@ def check_comparable(records: list[RunRecord]) -> None:
     by_method: dict[str, tuple[dict[str, Any], set[tuple[int, str | None]]]] = {}
     for record in records:
         method, config = record.method, _without_holdout(record.config)
-        seed = (record.seed, _holdout(record))
+        seed = (record.seed, holdout_of(record))
         for section in ("data", "evaluation"):
             differing = first_difference(first[section], config[section], f"{section}.", FREE)
             if differing:
@@ -92,27 +132,10 @@ def _check_alike(records: list[RunRecord]) -> None:
     """Raise unless all records have the same bins, and the same severities of a shift."""
     known: dict[str, Any] = {}
     for record in records:
-        reliability, severities = record.evaluation.reliability, _severities(record.evaluation)
-        found: dict[str, Any] = {f"severities of {shift}": sorted(own) for shift, own in severities.items()}
-        found["bins"] = len(reliability.clean.count)
-        if reliability.shifted is not None:
-            found["bins under shift"] = len(reliability.shifted.count)
-        for name, value in found.items():
+        for name, value in shape_of(record.evaluation).items():
             if known.setdefault(name, value) != value:
                 found_text = f"{record.method}, seed {record.seed}, with {value} instead of {known[name]}"
                 raise wrong("records", f"of runs with the same {plain(name)}", plain(found_text))
-
-
-def _severities(evaluation: Evaluation) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for cell in evaluation.shifts:
-        found.setdefault(str(cell.shift), []).append(cell.severity or 0)
-    return found
-
-
-def _holdout(record: RunRecord) -> str | None:
-    holdout: str | None = record.config["data"].get("holdout")
-    return holdout
 
 
 def _without_holdout(config: dict[str, Any]) -> dict[str, Any]:
@@ -125,13 +148,14 @@ def _row(method: str, records: list[RunRecord]) -> Row:
     for record in records:
         by_seed.setdefault(record.seed, []).append(_parts(record.evaluation))
     shared = [part for part in _parts(records[0].evaluation) if all(part in e for s in by_seed.values() for e in s)]
-    cells = {(part, key): _values(by_seed, part, key) for part in shared for _, key, _, _ in COLUMNS}
-    return Row(method, cells)
+    keys = dict.fromkeys(column[1] for column in (*COLUMNS, *WIDE))
+    cells = {(part, key): _values(by_seed, part, key) for part in shared for key in keys}
+    return Row(method, tuple(sorted(by_seed)), cells)
 
 
 def _values(by_seed: dict[int, list[dict[str, Cell | Mean]]], part: str, key: str) -> list[float]:
-    """Return a metric for each seed; none where some run did not measure it."""
-    found = [[evaluation[part].value(key) for evaluation in runs] for runs in by_seed.values()]
+    """Return a metric for each seed, in order of the seeds; none where some run did not measure it."""
+    found = [[evaluation[part].value(key) for evaluation in runs] for _, runs in sorted(by_seed.items())]
     whole = [[value for value in values if value is not None] for values in found]
     if any(len(some) < len(values) for some, values in zip(whole, found, strict=True)):
         return []
@@ -143,19 +167,30 @@ def _parts(evaluation: Evaluation) -> dict[str, Cell | Mean]:
     clean = "In distribution" + (" (the validation set)" if evaluation.clean_is_validation else "")
     parts: dict[str, Cell | Mean] = {clean: evaluation.clean}
     if evaluation.shifted is not None:
-        parts["Mean over shifts"] = evaluation.shifted
+        parts[SHIFTED] = evaluation.shifted
     return parts | {f"Also: {name}": cell for name, cell in evaluation.other_tests.items()}
 
 
-def columns_of(rows: list[Row]) -> list[tuple[str, str, int, int]]:
+def columns_of(rows: list[Row]) -> list[Column]:
     """List the columns in which some row has a number."""
-    return [column for column in COLUMNS if any(row.cells[part, column[1]] for row in rows for part in parts_of(rows))]
+    return columns_in([Table(part, part, rows) for part in parts_of(rows)])
+
+
+def columns_in(tables: list[Table], columns: Sequence[Column] = COLUMNS) -> list[Column]:
+    """List the columns in which some row of some table has a number."""
+    return [c for c in columns if any(row.cells.get((table.part, c[1])) for table in tables for row in table.rows)]
 
 
 def caption_of(rows: list[Row]) -> str:
     """Explain the columns."""
     augmented = any(column[1].startswith("shift_aware") for column in columns_of(rows))
-    return _CAPTION.format(augmented=_AUGMENTED if augmented else "")
+    compared = len(rows) > 1 and any(len(row.seeds) > 1 for row in rows)
+    return _CAPTION.format(augmented=_AUGMENTED if augmented else "") + (_BOLD if compared else "")
+
+
+def caption_in(tables: list[Table]) -> str:
+    """Explain the columns of several tables."""
+    return max((caption_of(table.rows) for table in tables), key=len)
 
 
 def parts_of(rows: list[Row]) -> list[str]:
@@ -164,58 +199,50 @@ def parts_of(rows: list[Row]) -> list[str]:
     return [title for title in titles if all((title, COLUMNS[0][1]) in row.cells for row in rows)]
 
 
-def best(rows: list[Row], part: str, column: tuple[str, str, int, int]) -> Row | None:
-    """Find the row with the best mean in a column; of a single row there is none."""
-    if len(rows) < 2:
-        return None
+def best(rows: list[Row], part: str, column: Column) -> Row | None:
+    """Find the row that is better than each other one in a column: the interval of every paired difference says so.
+
+    Seeds that two rows share are paired; with one seed, or with one row, there is none.
+    """
     key = column[1]
+    measured = [row for row in rows if row.cells.get((part, key))]
+    if len(measured) < 2:
+        return None
     choose = max if key == "accuracy" else min
-    measured = [row for row in rows if row.cells[part, key]]
-    return choose(measured, key=lambda row: statistics.mean(row.cells[part, key])) if measured else None
+    first = choose(measured, key=lambda row: statistics.mean(row.cells[part, key]))
+    return first if all(_is_better(first, row, part, key) for row in measured if row is not first) else None
+
+
+def _is_better(row: Row, other: Row, part: str, key: str) -> bool:
+    mine, theirs = (dict(zip(one.seeds, one.cells[part, key], strict=True)) for one in (row, other))
+    shared = sorted(mine.keys() & theirs.keys())
+    if len(shared) < 2:
+        return False
+    found = difference([mine[seed] for seed in shared], [theirs[seed] for seed in shared])
+    return found.shown and (found.mean > 0) == (key == "accuracy")
 
 
 def markdown(records: list[RunRecord]) -> str:
-    """Write the table in Markdown, the best of each column in bold."""
-    rows = rows_of(records)
-    columns, lines = columns_of(rows), []
-    for part in parts_of(rows):
+    """Write the tables in Markdown, in bold what `best` finds."""
+    tables, lines = tables_of(records), []
+    columns = columns_in(tables)
+    for table in tables:
         lines += [
-            f"| {for_markdown(part)} | " + " | ".join(column[0] for column in columns) + " |",
+            f"| {for_markdown(table.title)} | " + " | ".join(column[0] for column in columns) + " |",
             "|---|" + "---:|" * len(columns),
         ]
-        for row in rows:
-            cells = [f"**{row.text(part, c)}**" if best(rows, part, c) is row else row.text(part, c) for c in columns]
+        for row, cells in cells_of(table, columns, "**{}**"):
             lines.append(f"| {for_markdown(row.method)} | " + " | ".join(cells) + " |")
         lines.append("")
-    return "\n".join([*lines, caption_of(rows), ""])
+    return "\n".join([*lines, caption_in(tables), ""])
 
 
-def print_table(records: list[RunRecord]) -> None:
-    """Print the table on the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = rows_of(records)
-    columns = columns_of(rows)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file has no width to fit
-    for part in parts_of(rows):
-        table = Table(
-            title=for_terminal(part), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
-        )
-        table.add_column("method", no_wrap=True)
-        for column in columns:
-            table.add_column(column[0], justify="right", no_wrap=True)
-        for row in rows:
-            cells = [row.text(part, c) for c in columns]
-            table.add_row(
-                for_terminal(row.method),
-                *[f"[bold]{t}[/]" if best(rows, part, c) is row else t for t, c in zip(cells, columns, strict=True)],
-            )
-        console.print(table)
-    console.print(caption_of(rows), style="dim")
+def cells_of(table: Table, columns: Sequence[Column], bold: str) -> Iterator[tuple[Row, list[str]]]:
+    """Write the cells of each row, with `bold` around what `best` finds."""
+    winners = [best(table.rows, table.part, column) for column in columns]
+    for row in table.rows:
+        texts = [row.text(table.part, column) for column in columns]
+        yield row, [bold.format(t) if row is winner else t for t, winner in zip(texts, winners, strict=True)]
 
 
 def before_and_after(record: RunRecord) -> list[RunRecord]:

@@ -147,12 +147,14 @@ def _finish_epoch(state: TrainState, task: Task, epoch: MixedEpoch, seen: dict[s
         "images_per_second": len(task.train) / seconds,
         "memory": peak_memory(state.device),
     }
-    if task.validate is not None:
-        try:
+    try:
+        if task.validate is not None:
             entry["validation"] = task.validate(state.model)
-        except FloatingPointError:
-            raise DivergedError(task.name, number + 1, None) from None
-        state.best.after_epoch(state.model, number + 1, entry["validation"])
+            state.best.after_epoch(state.model, number + 1, entry["validation"])
+        if task.test is not None and (number + 1) % task.test_every == 0:
+            entry["test"] = task.test(state.model)
+    except FloatingPointError:
+        raise DivergedError(task.name, number + 1, None) from None
     state.history.append(entry)
     state.epochs_done, state.partial = number + 1, {}
 

@@ -35,6 +35,8 @@ class Task:
         train: The training samples, on the device of the model.
         prepare: What makes a batch of them a step's inputs.
         validate: Measures a model on the validation samples, if there are any.
+        test: Measures a model on test samples, by the name of the set; for the history alone.
+        test_every: After how many epochs it does.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Task:
     prepare: Prepare
     perturbation: Perturbation | None = None
     validate: Callable[[nn.Module], dict[str, float]] | None = None
+    test: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
+    test_every: int = 1
 
     @property
     def steps_per_epoch(self) -> int:

@@ -15,6 +15,7 @@ from shiftcal.report.web.metrics import METRICS, Metric, value_of
 CLASSES = 40  # per-class diagrams of so many classes, those with the largest error, are part of the page
 _EPOCH = ("loss", "accuracy", "conflict_rate", "mean_cosine", "learning_rate")
 _DIGITS = 5
+_PICTURES = 1_200_000  # characters for sample images
 _NAMED = ("method", "seed", "data.holdout")  # what a run is called by
 
 
@@ -214,9 +215,20 @@ def _text(config: dict[str, Any], key: str) -> str:
 
 
 def _gallery(entries: Sequence[Entry], names: Sequence[str]) -> list[dict[str, Any]]:
+    """List sample images, of as many methods as there is room for."""
+    found: list[dict[str, Any]] = []
+    room = _PICTURES
+    for entry in _first_of_each(entries):
+        room -= sum(len(sample.png) for sample in entry.gallery)
+        if room >= 0:
+            found += _samples(entry, names.index(entry.name))
+    return found
+
+
+def _samples(entry: Entry, method: int) -> list[dict[str, Any]]:
     return [
         {
-            "method": names.index(entry.name),
+            "method": method,
             "shift": sample.shift and plain(sample.shift),
             "severity": sample.severity,
             "true": plain(sample.true),
@@ -225,7 +237,6 @@ def _gallery(entries: Sequence[Entry], names: Sequence[str]) -> list[dict[str, A
             "right": sample.right,
             "png": sample.png,
         }
-        for entry in _first_of_each(entries)
         for sample in entry.gallery
     ]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shiftcal.records import RunRecord
-from shiftcal.report.paired import Difference, difference
-from shiftcal.report.table import Row, parts_of, rows_of
+from shiftcal.report.intervals import Difference, difference
+from shiftcal.report.table import SHIFTED, Row, parts_of, rows_of
 
-SHIFTED, CLEAN = "Mean over shifts", "In distribution"
+CLEAN = "In distribution"
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,10 @@ class Number:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods to be compared, with the seeds of each, and the one that the others are measured by."""
+    """Methods to be compared, and the one that the others are measured by."""
 
     rows: Sequence[Row]
     parts: Sequence[str]
-    seeds: dict[str, list[int]]
     baseline: str = "ce"
 
     def sentences(self) -> list[str]:
@@ -67,7 +66,7 @@ class Comparison:
 
     def _difference(self, row: Row, other: Row, part: str, key: str) -> Difference | None:
         """Compare two methods on the seeds that both have; None where there are none."""
-        mine, theirs = (dict(zip(self.seeds[r.method], r.cells[part, key], strict=False)) for r in (row, other))
+        mine, theirs = (dict(zip(r.seeds, r.cells[part, key], strict=False)) for r in (row, other))
         both = sorted(mine.keys() & theirs.keys())
         return difference([mine[s] for s in both], [theirs[s] for s in both]) if both else None
 
@@ -92,8 +91,7 @@ def comparison_of(records: list[RunRecord]) -> Comparison:
     """Compare runs that one table may show."""
     rows = rows_of(records)
     parts = [part for part in parts_of(rows) if part == SHIFTED or part.startswith(CLEAN)]
-    seeds = {row.method: list(dict.fromkeys(r.seed for r in records if r.method == row.method)) for row in rows}
-    return Comparison(rows, parts, seeds)
+    return Comparison(rows, parts)
 
 
 def where(part: str) -> str:
