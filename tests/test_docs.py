@@ -88,7 +88,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [
         f"shiftcal train folder --set data.root=photos --set method=ce {short} {none} --out runs/mine",
         "cp -r runs/mine runs/cifar10-ce",
-        "shiftcal audit runs/mine --corruptions fog --out audits/ce --calibrate temperature",
         "shiftcal export runs/mine --calibrator none --to model.onnx",
         "cp runs/mine/model.safetensors theirs.pt && cp -r photos val && mkdir moved && cp -r photos moved/photos",
         "cp photos/$(ls photos | head -1)/$(ls photos/$(ls photos | head -1) | head -1) photo.jpg",
@@ -125,8 +124,8 @@ def python_names() -> dict[str, Any]:
     """What a reader of a Python block has at hand: a model, an optimiser, batches and their losses."""
     torch.manual_seed(0)
     model = models.build("small", 10)
-    targets = torch.arange(20) % 10
-    images = torch.randint(0, 256, (20, 3, 32, 32), dtype=torch.uint8)
+    targets = torch.arange(200) % 10
+    images = torch.randint(0, 256, (200, 3, 32, 32), dtype=torch.uint8)
     main_loss, constraint_loss = losses_of(model, images, targets)
     names: dict[str, Any] = {"torch": torch, "shiftcal": shiftcal, "losses": losses, "model": model, "images": images}
     names |= {name: getattr(gradients, name) for name in ("rectified_backward", "GradientPair", "ConstraintMomentum")}
@@ -157,8 +156,6 @@ def test_every_block_runs(document: Path, inside: Path, capsys: pytest.CaptureFi
     """In order, in one folder; of Python blocks each begins anew with what `python_names` gives."""
     if document.name in ("README.md", "tutorial.md"):  # they make their own
         shutil.rmtree(inside / "runs")
-    if document.name == "README.md":
-        shutil.rmtree(inside / "audits")
     for block in blocks_of(document):
         if block.kind not in RUN or block.reason is not None:
             continue

@@ -52,7 +52,8 @@ def report(
         records = with_weights(records, weights) if weights else records
         records = without_shifts(records, words_of(without)) if without else records
         place.mkdir(parents=True, exist_ok=True)
-        title = f"shiftcal: {', '.join(one.resolve().name for one in places)}"
+        folders = [one.resolve().parent if one.is_file() else one.resolve() for one in places]
+        title = f"shiftcal: {', '.join(dict.fromkeys(folder.name for folder in folders))}"
         write_and_print_report(records, place, title, left_out, against, galleries_of(places))
     return None
 
