@@ -69,7 +69,9 @@ def read_gallery(directory: Path) -> tuple[Sample, ...]:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
-        raise DataError("gallery", "what `shiftcal analyse gallery` writes", f"{path}: {place}: {first['msg']}") from None
+        raise DataError(
+            "gallery", "what `shiftcal analyse gallery` writes", f"{path}: {place}: {first['msg']}"
+        ) from None
 
 
 def write_gallery(directory: Path, items: tuple[Sample, ...]) -> Path:

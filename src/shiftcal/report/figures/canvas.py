@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf", "svg")
 # Without the time at which they were written, and with fixed names of parts, the same figure is the same file.
 _METADATA: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-_RC = {"svg.hashsalt": "shiftcal", "pdf.fonttype": 42}
+_RC: dict[Any, Any] = {"svg.hashsalt": "shiftcal", "pdf.fonttype": 42}
 # A method has the same colour in every figure: its place in METHODS.
 _LINES: tuple[str, ...] = (
     *("#1b1b1e", "#8d6e63", "#c0a000", "#c44e52", "#b07aa1", "#f28e2b", "#9c755f", "#bab0ac"),

@@ -22,12 +22,13 @@ _PARTS = (("clean", "in distribution"), ("shifted", "under shift"))
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram: whose it is, on which images, its bins over all seeds and the mean ECE over seeds."""
+    """One diagram: whose it is, on which images, its bins over all seeds, the mean ECE over seeds, and a note on it."""
 
     label: str
     part: str
     bins: Bins
     ece: float
+    note: str = ""
 
 
 def reliability_data(records: Sequence[RunRecord]) -> list[list[Panel]]:
@@ -66,7 +67,7 @@ def draw_panels(figure: Figure | SubFigure, lines: Sequence[Sequence[Panel]], co
             diagram = figure.add_subplot(grid[2 * row, column])
             counts = figure.add_subplot(grid[2 * row + 1, column], sharex=diagram)
             draw_diagram(diagram, counts, panel.bins)
-            diagram.set_title(f"{shown(panel.label)} · {panel.part}\nECE {panel.ece:.1%}", fontsize=10)
+            diagram.set_title(f"{shown(panel.label)} · {panel.part}\n{panel.note}ECE {panel.ece:.1%}", fontsize=10)
             if column == 0:
                 diagram.set_ylabel("accuracy")
                 counts.set_ylabel("share")

@@ -1,0 +1,92 @@
+"""Grad-CAM panels: what several models look at in the same images (FGR paper, figures "motivation" and "gradcam")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shiftcal.records.arrays import Arrays
+from shiftcal.report.figures.canvas import blank, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one model made of one image: its map in 0..1, the predicted class, the confidence, and whether it is right.
+
+    Attributes:
+        map: [height, width].
+    """
+
+    map: Any
+    predicted: str
+    confidence: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class CamPanels:
+    """Images, their classes, and for each model its look at each image."""
+
+    models: tuple[str, ...]
+    images: tuple[Any, ...]
+    classes: tuple[str, ...]
+    looks: tuple[tuple[Look, ...], ...]
+    shift: str
+
+
+def cam_data(arrays: Arrays) -> CamPanels:
+    """Put arrays and labels together, and check that they fit."""
+    models, names = arrays.strings("runs"), arrays.strings("classes")
+    images = arrays.array("images", None, None, None, 3)
+    n, height, width = images.shape[:3]
+    maps = arrays.array("maps", len(models), n, height, width)
+    targets, predicted = arrays.array("targets", n), arrays.array("predicted", len(models), n)
+    confidence = arrays.array("confidence", len(models), n)
+
+    def name(index: Any) -> str:
+        return names[int(index)] if 0 <= int(index) < len(names) else f"class {int(index)}"
+
+    looks = tuple(
+        tuple(
+            Look(
+                maps[m, i].astype(float).clip(0, 1),
+                name(predicted[m, i]),
+                float(confidence[m, i]),
+                bool(predicted[m, i] == targets[i]),
+            )
+            for i in range(n)
+        )
+        for m in range(len(models))
+    )
+    shift = arrays.labels.get("shift")
+    return CamPanels(
+        tuple(models),
+        tuple(images.astype("uint8")),
+        tuple(map(name, targets)),
+        looks,
+        shift if isinstance(shift, str) else "clean",
+    )
+
+
+def draw_cams(panels: CamPanels) -> Figure:
+    """Draw a row for each image: the image, then each model's map over it, with its prediction and confidence."""
+    rows, columns = len(panels.images), len(panels.models) + 1
+    figure = blank(1.75 * columns, 2.0 * rows + 0.5)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for i, (image, true) in enumerate(zip(panels.images, panels.classes, strict=True)):
+        axes[i][0].imshow(image)
+        axes[i][0].set_xlabel(shown(true), fontsize=8)
+        for m in range(len(panels.models)):
+            look = panels.looks[m][i]
+            axes[i][m + 1].imshow(image)
+            axes[i][m + 1].imshow(look.map, cmap="jet", alpha=0.45, vmin=0, vmax=1)
+            colour = "#2e7d32" if look.right else "#c62828"
+            axes[i][m + 1].set_xlabel(f"{shown(look.predicted)}, {look.confidence:.0%}", fontsize=8, color=colour)
+    for column, title in enumerate((f"image ({panels.shift})", *panels.models)):
+        axes[0][column].set_title(shown(title), fontsize=9)
+    for axis in axes.flatten():
+        axis.set(xticks=[], yticks=[])
+    return figure
