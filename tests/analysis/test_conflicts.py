@@ -3,6 +3,7 @@
 from typing import Any
 
 from made_records import record
+from pydantic import Field
 
 from shiftcal.analysis.conflicts import Curves, conflict_history
 from shiftcal.records import Epoch
@@ -11,7 +12,7 @@ from shiftcal.records import Epoch
 class EpochWithTest(Epoch):
     """An epoch of a run that looked at test images while it trained."""
 
-    test: dict[str, dict[str, float]] = {}
+    test: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 def epoch(number: int, **more: Any) -> EpochWithTest:

@@ -77,6 +77,6 @@ def read_gallery(directory: Path) -> tuple[Sample, ...]:
 def write_gallery(directory: Path, items: tuple[Sample, ...]) -> Path:
     """Write samples beside a record; returns the file's path."""
     path = directory / GALLERY
-    data = Gallery(items=items).model_dump_json(by_alias=True, exclude_none=True)
+    data = Gallery(schema=1, items=items).model_dump_json(by_alias=True, exclude_none=True)
     write_atomically(path, (data + "\n").encode())
     return path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shiftcal._errors import wrong
 from shiftcal.records import Cell, RunRecord
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below
-from shiftcal.report.table import rows_of
+from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Box:
 
 def box_data(records: Sequence[RunRecord]) -> list[Box]:
     """Collect the boxes: metric by metric, severity by severity, methods in the order of METHODS."""
-    methods = [row.method for row in rows_of(list(records))]
+    methods = methods_of(records)
     severities = sorted({cell.severity or 1 for record in records for cell in record.evaluation.shifts})
     if not severities:
         raise wrong("records", "of runs that were evaluated under shift", "none with shifts")

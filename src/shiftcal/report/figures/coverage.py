@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from shiftcal._errors import wrong
 from shiftcal.records import Cell, Histogram, RunRecord
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below
+from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.figures.sensitivity import PARTS
-from shiftcal.report.table import rows_of
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def coverage_data(records: Sequence[RunRecord]) -> list[RiskCurve]:
     """Add up the histograms of each method's seeds, and of all shifted sets, and walk down from the surest step."""
     found = []
     for part in PARTS:
-        for method in (row.method for row in rows_of(list(records))):
+        for method in methods_of(records):
             cells = [cell for r in records if r.method == method for cell in _cells(r, part)]
             if cells:
                 histograms = [cell.histogram for cell in cells if cell.histogram is not None]

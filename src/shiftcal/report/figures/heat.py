@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from shiftcal._errors import wrong
 from shiftcal.records import RunRecord
 from shiftcal.report.figures.canvas import blank, shown
-from shiftcal.report.figures.sensitivity import METRICS, PARTS, check_only, metrics_of, number_of, title_of
+from shiftcal.report.figures.compared import check_only
+from shiftcal.report.figures.config_keys import QUALITY, RATIO, number_of, title_of
+from shiftcal.report.figures.sensitivity import METRICS, PARTS, metrics_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-RATIO, QUALITY = "filter.ratio", "filter.qualities"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shiftcal.records import Bins, RunRecord
 from shiftcal.report.choose import pooled
 from shiftcal.report.figures.canvas import blank, bytes_of, shown
-from shiftcal.report.table import rows_of
+from shiftcal.report.figures.compared import methods_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ class Panel:
 
 def reliability_data(records: Sequence[RunRecord]) -> list[list[Panel]]:
     """Collect the diagrams: a row for each part that all records have, in it a panel for each method."""
-    methods = [row.method for row in rows_of(list(records))]
+    methods = methods_of(records)
     parts = [part for part in _PARTS if all(getattr(r.evaluation.reliability, part[0]) for r in records)]
     return [[_panel(records, method, *part) for method in methods] for part in parts]
 

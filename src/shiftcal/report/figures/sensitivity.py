@@ -8,22 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shiftcal._errors import wrong
-from shiftcal._io import first_difference
 from shiftcal.records import RunRecord
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below, marker_of, shown
-from shiftcal.report.table import FREE
+from shiftcal.report.figures.compared import check_only, differing_keys
+from shiftcal.report.figures.config_keys import number_of, title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS = {"accuracy": "accuracy, %", "ece": "ECE, %"}
 PARTS = {"clean": "in distribution", "shifted": "under shift"}
-_LETTERS = {
-    "filter.ratio": "share ρ of filtered images",
-    "filter.qualities": "quality λ of the filter",
-    "train.start_epoch": "epoch at which filter and constraint start",
-    "train.batch_size": "batch size",
-}
 
 
 @dataclass(frozen=True)
@@ -44,13 +38,19 @@ class Point:
         return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def key_of(records: Sequence[RunRecord]) -> str:
-    """Find the one numeric key in which runs of the same method differ; seeds do not count."""
-    differing = sorted(set().union(*(_differing(own) for own in _groups(records).values())))
-    if len(differing) != 1:
-        found = f"runs that differ in {', '.join(differing)}" if differing else "runs that differ in seed alone"
-        raise wrong("records", "of runs of a method that differ in one numeric key (or --key KEY)", found)
-    return differing[0]
+def keys_in(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Find the numeric key in which the runs of each method differ, and the records that have several values of it."""
+    found: dict[str, list[RunRecord]] = {}
+    for label, own in _groups(records).items():
+        keys = sorted(differing_keys(own))
+        if len(keys) > 1:
+            expected = "of runs of a method that differ in one numeric key"
+            raise wrong("records", expected, f"{label} with several values of {', '.join(keys)}")
+        for key in keys:
+            found.setdefault(key, []).extend(own)
+    if not found:
+        raise wrong("records", "of runs of a method that differ in one numeric key", "runs that differ in seed alone")
+    return found
 
 
 def sensitivity_data(records: Sequence[RunRecord], key: str) -> list[Point]:
@@ -80,51 +80,6 @@ def _groups(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 def _model(record: RunRecord) -> Any:
     return record.config.get("train", {}).get("model")
-
-
-def number_of(record: RunRecord, key: str) -> float:
-    """Return a numeric key of a record's config; of a list of one number, that number."""
-    value: Any = record.config
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    if isinstance(value, list | tuple) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong("key", f"a numeric key that all records have, such as {', '.join(_LETTERS)}", f"{key} = {value}")
-    return float(value)
-
-
-def _differing(records: Sequence[RunRecord]) -> set[str]:
-    """List the numeric keys in which configs differ."""
-    trees = [_flat(record.config) for record in records]
-    keys = set().union(*trees) - {"seed"} - FREE
-    changing = {key for key in keys if len({repr(tree.get(key)) for tree in trees}) > 1}
-    return {key for key in changing if all(_is_number(tree.get(key)) for tree in trees)}
-
-
-def _is_number(value: Any) -> bool:
-    value = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
-def check_only(records: Sequence[RunRecord], keys: set[str]) -> None:
-    """Raise unless configs differ in these keys and the seed alone, and none comes twice."""
-    first, seen = records[0].config, set()
-    for record in records:
-        if differing := first_difference(first, record.config, ignored=FREE | keys | {"seed"}):
-            expected = f"of runs of a method that differ in {', '.join(sorted(keys))} and the seed alone"
-            raise wrong("records", expected, f"{record.method} with {differing}")
-        place = (record.seed, *(number_of(record, key) for key in sorted(keys)))
-        if place in seen:
-            raise wrong("records", "of one run for each value and seed", f"two of {record.method} at {place}")
-        seen.add(place)
 
 
 def _point(label: str, value: float, records: Sequence[RunRecord]) -> Point:
@@ -186,10 +141,3 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
         axis.set_xscale("log", base=2)
         axis.xaxis.minorticks_off()
     axis.set_xticks(values, [f"{value:g}" for value in values])
-
-
-def title_of(key: str) -> str:
-    """Write what a key is, for an axis."""
-    if key.startswith("gamma."):
-        return f"γ ({shown(key)})"
-    return f"{_LETTERS[key]} ({shown(key)})" if key in _LETTERS else shown(key)

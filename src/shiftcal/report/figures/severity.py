@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shiftcal.records import Evaluation, RunRecord
-from shiftcal.report.figures.canvas import blank, bytes_of, colour_of, shown
-from shiftcal.report.table import rows_of
+from shiftcal.report.figures.canvas import blank, bytes_of, colours_of, shown
+from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Curve:
 def severity_data(records: Sequence[RunRecord]) -> list[Curve]:
     """Collect the curves: the mean over shifts first, then each shift, all methods of one together."""
     shifts = list(dict.fromkeys(str(cell.shift) for record in records for cell in record.evaluation.shifts))
-    methods = [row.method for row in rows_of(list(records))]
+    methods = methods_of(records)
     found = []
     for shift in (None, *shifts):
         for method in methods:
@@ -49,11 +49,11 @@ def draw_severity(curves: Sequence[Curve]) -> Figure:
     shifts, methods = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("shift", "method"))
     columns = min(4, len(shifts))
     rows = -(-len(shifts) // columns)
-    figure = blank(3.1 * columns, 2.7 * rows)
+    figure, colours = blank(3.1 * columns, 2.7 * rows), colours_of(methods)
     axes = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
     for axis, shift in zip(axes, shifts, strict=False):
         for curve in (c for c in curves if c.shift == shift):
-            _draw_curve(axis, curve, shaded=len(methods) <= 3)
+            _draw_curve(axis, curve, colours[curve.method], shaded=len(methods) <= 3)
         axis.set_title("mean over shifts" if shift is None else shown(shift), fontsize=10)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
@@ -68,8 +68,8 @@ def draw_severity(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-def _draw_curve(axis: Axes, curve: Curve, *, shaded: bool) -> None:
-    severity, colour = range(len(curve.mean)), colour_of(curve.method)
+def _draw_curve(axis: Axes, curve: Curve, colour: str, *, shaded: bool) -> None:
+    severity = range(len(curve.mean))
     percent = [100 * value for value in curve.mean]
     axis.plot(severity, percent, "o-", color=colour, label=for_figure(curve.method))
     if len(curve.by_seed) > 1 and shaded:

@@ -10,9 +10,10 @@ from shiftcal.records import RunRecord
 from shiftcal.records.arrays import Arrays
 from shiftcal.report.choose import pooled
 from shiftcal.report.figures.canvas import blank
-from shiftcal.report.figures.heat import QUALITY
+from shiftcal.report.figures.compared import check_only
+from shiftcal.report.figures.config_keys import QUALITY, number_of
 from shiftcal.report.figures.reliability import Panel, draw_panels
-from shiftcal.report.figures.sensitivity import check_only, metrics_of, number_of
+from shiftcal.report.figures.sensitivity import metrics_of
 from shiftcal.report.figures.sheet import draw_sheet
 
 if TYPE_CHECKING:

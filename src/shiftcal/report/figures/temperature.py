@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from shiftcal._errors import unknown, wrong
 from shiftcal.records import Bins, Cell, Measured, RunRecord
 from shiftcal.report.choose import pooled
+from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.figures.reliability import Panel, draw_reliability
-from shiftcal.report.table import rows_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ def temperature_data(records: Sequence[RunRecord], temperature: str = "clean") -
         records: Records with bins of each test set, also after the temperature.
         temperature: Which one, "clean" or "shift_aware".
     """
-    methods = [row.method for row in rows_of(list(records))]
+    methods = methods_of(records)
     known = set.intersection(*(record.evaluation.scaled_by for record in records))
     if temperature not in known:
         raise unknown("temperature", temperature, known)
