@@ -28,9 +28,7 @@ def figures(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the figures.")] = None,
     kinds: Annotated[str, typer.Option("--format", metavar="KIND,…", help="png, pdf, svg.")] = "png",
-    key: Annotated[
-        str | None, typer.Option(help="sensitivity: the key, as filter.ratio; found by default.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="sensitivity: the key, as filter.ratio; found by default.")] = None,
     temperature: Annotated[str, typer.Option(help="temperature: clean or shift_aware.")] = "clean",
     weights: Annotated[
         str | None, typer.Option(help="Show other weights that the runs evaluated (evaluation.also).")

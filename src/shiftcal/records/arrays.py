@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shiftcal._errors import DataError, reason_of, wrong
 from shiftcal._io import write_atomically
@@ -33,10 +34,10 @@ class Arrays:
     """
 
     kind: str
-    arrays: Mapping[str, np.ndarray[Any, Any]]
+    arrays: Mapping[str, NDArray[Any]]
     labels: Mapping[str, Any]
 
-    def array(self, name: str, *shape: int | None) -> np.ndarray[Any, Any]:
+    def array(self, name: str, *shape: int | None) -> NDArray[Any]:
         """Return an array, which has to have this shape; None stands for any length."""
         found = self.arrays.get(name)
         expected = f"{self.kind} with an array `{name}` of shape {_written(shape)}"
@@ -108,7 +109,7 @@ def _check_sizes(archive: zipfile.ZipFile) -> None:
         raise ValueError(f"it unpacks to {total} bytes, more than {_MOST}")
 
 
-def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     """Read one array, after its header was compared with the bytes that are there."""
     data = archive.read(info)
     file = io.BytesIO(data)

@@ -159,7 +159,9 @@ def _wasserstein(material: Material) -> Made:
 
 _GRID = "shiftcal bench quick-cifar10 --methods ce,dfl,fgr --seeds 0,1,2 --out runs/grid"
 _SWEEP = "shiftcal bench demo --methods fgr --sweep gamma.fgr=0,1,3,5 --out runs/gamma"
-_JOINT = "shiftcal bench demo --methods fgr --sweep filter.ratio=0.03,0.05,0.1 --sweep filter.qualities=15,18,25"
+_JOINT = (
+    "shiftcal bench demo --methods fgr --sweep filter.ratio=0.03,0.05,0.1 --sweep 'filter.qualities=[15],[18],[25]'"
+)
 _RECORDS = "records of runs with shifts"
 
 _ALL = (

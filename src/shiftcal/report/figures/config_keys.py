@@ -13,7 +13,7 @@ RATIO, QUALITY = "filter.ratio", "filter.qualities"
 _LETTERS = {
     RATIO: "share ρ of filtered images",
     QUALITY: "quality λ of the filter",
-    "train.start_epoch": "epoch at which filter and constraint start",
+    "train.start": "start of filter and constraint, as a share of the epochs",
     "train.batch_size": "batch size",
 }
 

@@ -72,21 +72,22 @@ def cam_data(arrays: Arrays) -> CamPanels:
 
 
 def draw_cams(panels: CamPanels) -> Figure:
-    """Draw a row for each image: the image, then each model's map over it, with its prediction and confidence."""
-    rows, columns = len(panels.images), len(panels.models) + 1
-    figure = blank(1.75 * columns, 2.0 * rows + 0.5)
+    """Draw a column for each image: the image, then below it each model's map, with its prediction and confidence."""
+    rows, columns = len(panels.models) + 1, len(panels.images)
+    height, width = panels.images[0].shape[:2]
+    figure = blank(1.55 * columns + 0.5, (1.55 * height / width + 0.35) * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
     for i, (image, true) in enumerate(zip(panels.images, panels.classes, strict=True)):
-        axes[i][0].imshow(image)
-        axes[i][0].set_xlabel(shown(true), fontsize=8)
+        axes[0][i].imshow(image)
+        axes[0][i].set_xlabel(shown(true), fontsize=8)
         for m in range(len(panels.models)):
             look = panels.looks[m][i]
-            axes[i][m + 1].imshow(image)
-            axes[i][m + 1].imshow(look.map, cmap="jet", alpha=0.45, vmin=0, vmax=1)
+            axes[m + 1][i].imshow(image)
+            axes[m + 1][i].imshow(look.map, cmap="jet", alpha=0.45, vmin=0, vmax=1)
             colour = "#2e7d32" if look.right else "#c62828"
-            axes[i][m + 1].set_xlabel(f"{shown(look.predicted)}, {look.confidence:.0%}", fontsize=8, color=colour)
-    for column, title in enumerate((f"image ({panels.shift})", *panels.models)):
-        axes[0][column].set_title(shown(title), fontsize=9)
+            axes[m + 1][i].set_xlabel(f"{shown(look.predicted)}, {look.confidence:.0%}", fontsize=8, color=colour)
+    for row, title in enumerate((f"image ({panels.shift})", *panels.models)):
+        axes[row][0].set_ylabel(shown(title), fontsize=9)
     for axis in axes.flatten():
         axis.set(xticks=[], yticks=[])
     return figure

@@ -100,7 +100,7 @@ def draw_sensitivity(points: Sequence[Point], key: str) -> Figure:
     """Draw accuracy and ECE against the key, clean and under shift, with the deviation over seeds."""
     labels = list(dict.fromkeys(point.label for point in points))
     parts = [part for part in PARTS if all((part, "ece") in point.metrics for point in points)]
-    figure, colours = blank(4.3 * len(METRICS), 3.1 * len(parts) + 0.5), _colours(labels)
+    figure, colours = blank(4.3 * len(METRICS), 3.1 * len(parts) + 0.5), line_colours(labels)
     axes = figure.subplots(len(parts), len(METRICS), sharex=True, squeeze=False)
     for row, part in zip(axes, parts, strict=True):
         for axis, (metric, title) in zip(row, METRICS.items(), strict=True):
@@ -127,7 +127,7 @@ def draw_sensitivity(points: Sequence[Point], key: str) -> Figure:
     return figure
 
 
-def _colours(labels: Sequence[str]) -> dict[str, str]:
+def line_colours(labels: Sequence[str]) -> dict[str, str]:
     """Colour lines by their method; where a method comes twice, by their place."""
     methods = [label.split(" · ")[0] for label in labels]
     if len(set(methods)) < len(methods):

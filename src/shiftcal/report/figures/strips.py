@@ -72,7 +72,7 @@ def draw_strips(strips: Strips) -> Figure:
     height, width = strips.rows[0][0].shape[:2]
     above = 0.95 * len(strips.rows) * height / width + 0.3
     below = 3.5 if strips.panels else 0.0
-    figure = blank(max(0.95 * count + 1.2, 2.6 * columns if strips.panels else 0), above + below)
+    figure = blank(max(0.95 * count + 1.9, 2.6 * columns if strips.panels else 0), above + below)
     parts = figure.subfigures(2 if below else 1, 1, height_ratios=[above, below] if below else None, squeeze=False)
     draw_sheet(parts[0][0].add_subplot(), list(strips.labels), [list(row) for row in strips.rows], [])
     if below:
