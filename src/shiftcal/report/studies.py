@@ -160,7 +160,8 @@ def _wasserstein(material: Material) -> Made:
 _GRID = "shiftcal bench quick-cifar10 --methods ce,dfl,fgr --seeds 0,1,2 --out runs/grid"
 _SWEEP = "shiftcal bench demo --methods fgr --sweep gamma.fgr=0,1,3,5 --out runs/gamma"
 _JOINT = (
-    "shiftcal bench demo --methods fgr --sweep filter.ratio=0.03,0.05,0.1 --sweep 'filter.qualities=[15],[18],[25]'"
+    "shiftcal bench demo --methods fgr --sweep filter.ratio=0.03,0.05,0.1 --sweep 'filter.qualities=[15],[18],[25]' "
+    "--out runs/joint"
 )
 _RECORDS = "records of runs with shifts"
 
@@ -226,7 +227,7 @@ _ALL = (
         "heat",
         "accuracy and ECE over ρ and λ together, clean and under shift (figures joint_sensitivity)",
         "records of runs of a method with several filter.ratio and single filter.qualities",
-        f"{_JOINT} --out runs/joint",
+        _JOINT,
         _heat,
     ),
     Study(
