@@ -27,7 +27,7 @@ from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
-from shiftcal.experiments.galleried import make_gallery
+from shiftcal.experiments.galleried import make_audit_gallery
 from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names, shown
@@ -103,25 +103,13 @@ def audit_model(
     )
     record = record.model_copy(update={"seconds": {"audit": time.perf_counter() - clock}})
     if gallery and _distributed.rank() == 0:
-        _make_gallery(wanted, ready, out, progress=progress)
+        grid = ShiftGrid(wanted.corruptions, ready.constants, wanted.frost)
+        size = wanted.batch_size
+        make_audit_gallery(
+            out, ready.predictor, ready.images, grid, ready.preprocess, batch_size=size, progress=progress
+        )
     _write(out, record, journal)
     return record
-
-
-def _make_gallery(wanted: Wanted, ready: Ready, out: Path, *, progress: bool) -> None:
-    """Write samples of each test set; looking for them takes a small part of the audit's time."""
-    images = ready.images
-    make_gallery(
-        out,
-        ready.predictor,
-        images.test,
-        ShiftGrid(wanted.corruptions, ready.constants, wanted.frost).cells(images.test, images.shifts),
-        ready.preprocess,
-        images.classes,
-        look=min(1000, max(100, len(images.test) // 4)),
-        batch_size=wanted.batch_size,
-        progress=progress,
-    )
 
 
 def audit_tables(
