@@ -142,6 +142,14 @@ def test_curves_are_averaged_over_shared_epochs() -> None:
     assert conflicts.since(one, 1.5) == Curves((2, 3), (2.0, 3.0))
 
 
+def test_runs_that_differ_in_more_than_the_seed_are_not_averaged() -> None:
+    made = [swept("fgr", seed, 0.1, ratio) for seed, ratio in ((0, 0.1), (1, 0.2))]
+    made = [r.model_copy(update={"history": epochs([0.2, 0.4])}) for r in made]
+    for data in (conflicts.conflict_data, training.training_data, boxes.box_data, coverage.coverage_data):
+        with pytest.raises(ValueError, match=r"method and seed alone. .*filter.ratio"):
+            data(made)
+
+
 def test_training_curves_are_means_over_seeds() -> None:
     made = [
         record("ce", seed, 0.1).model_copy(update={"history": epochs([], start=3, loss=loss, validation={"ece": 0.1})})

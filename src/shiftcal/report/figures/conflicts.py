@@ -11,6 +11,7 @@ from shiftcal._errors import wrong
 from shiftcal.analysis.conflicts import Curves, conflict_history
 from shiftcal.records import RunRecord
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below, shown
+from shiftcal.report.figures.compared import methods_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +44,7 @@ class ConflictLine:
 
 def conflict_data(records: Sequence[RunRecord]) -> list[ConflictLine]:
     """Average the histories of each method's seeds; methods without a constraint are left out."""
-    by_label: dict[str, list[RunRecord]] = {}
-    for record in records:
-        by_label.setdefault(record.method, []).append(record)
+    by_label = {method: [r for r in records if r.method == method] for method in methods_of(records)}
     lines = [_line(label, own) for label, own in by_label.items()]
     found = [line for line in lines if line.rate.epochs]
     if not found:
@@ -92,9 +91,17 @@ def draw_conflicts(lines: Sequence[ConflictLine]) -> Figure:
         axis.grid(alpha=0.3)
     _mark(axes, lines)
     axes[1].axhline(0, color="0.4", linewidth=0.8)
-    axes[-1].set_xlabel("epoch")
+    label_epochs(axes[-1])
     legend_below(figure, axes[0], columns=5)
     return figure
+
+
+def label_epochs(axis: Axes) -> None:
+    """Name the axis of epochs, whose marks are whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_xlabel("epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def name_styles(axis: Axes, parts: Sequence[str]) -> str:

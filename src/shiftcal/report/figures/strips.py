@@ -68,13 +68,14 @@ def _is_single(record: RunRecord) -> bool:
 
 def draw_strips(strips: Strips) -> Figure:
     """Draw the images, a row for each quality, and below them the reliability diagrams."""
-    count, columns = len(strips.rows[0]), max(len(strips.panels), 1)
+    count = len(strips.rows[0])
+    wide = max(0.95 * count + 1.9, 2.6 * len(strips.panels))
     height, width = strips.rows[0][0].shape[:2]
     above = 0.95 * len(strips.rows) * height / width + 0.3
     below = 3.5 if strips.panels else 0.0
-    figure = blank(max(0.95 * count + 1.9, 2.6 * columns if strips.panels else 0), above + below)
+    figure = blank(wide, above + below)
     parts = figure.subfigures(2 if below else 1, 1, height_ratios=[above, below] if below else None, squeeze=False)
     draw_sheet(parts[0][0].add_subplot(), list(strips.labels), [list(row) for row in strips.rows], [])
     if below:
-        draw_panels(parts[1][0], [strips.panels], columns)
+        draw_panels(parts[1][0], [strips.panels], max(len(strips.panels), int(wide / 3.2)))
     return figure

@@ -10,7 +10,8 @@ from shiftcal._errors import wrong
 from shiftcal.analysis.conflicts import Curves, measured_over
 from shiftcal.records import RunRecord
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below, shown
-from shiftcal.report.figures.conflicts import STYLES, mean_curve, name_styles, plot
+from shiftcal.report.figures.compared import methods_of
+from shiftcal.report.figures.conflicts import STYLES, label_epochs, mean_curve, name_styles, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,13 +29,10 @@ class TrainingLine:
 
 def training_data(records: Sequence[RunRecord]) -> list[TrainingLine]:
     """Average the histories of each method's seeds."""
-    by_label: dict[str, list[RunRecord]] = {}
-    for record in records:
-        if record.history:
-            by_label.setdefault(record.method, []).append(record)
-    if not by_label:
+    trained = [record for record in records if record.history]
+    if not trained:
         raise wrong("records", "of runs that were trained, with a history", "none with epochs")
-    return [_line(label, own) for label, own in by_label.items()]
+    return [_line(method, [r for r in trained if r.method == method]) for method in methods_of(trained)]
 
 
 def _line(label: str, records: Sequence[RunRecord]) -> TrainingLine:
@@ -71,6 +69,6 @@ def draw_training(lines: Sequence[TrainingLine]) -> Figure:
             axis.set_ylabel(title)
             axis.grid(alpha=0.3)
     for axis in axes[1]:
-        axis.set_xlabel("epoch")
+        label_epochs(axis)
     legend_below(figure, axes[0][0], columns=7)
     return figure
