@@ -261,6 +261,33 @@ def test_cams_tell_predictions_by_name() -> None:
         gradcam.cam_data(cams(confidence=np.full((2, 3), np.nan)))
 
 
+def test_arrays_that_no_figure_could_show_are_refused() -> None:
+    many = {
+        name: np.repeat(array, 100, axis=int(name in ("maps", "predicted", "confidence")))
+        for name, array in cams(n=1).arrays.items()
+    }
+    with pytest.raises(ValueError, match="1 to 64 images"):
+        gradcam.cam_data(cams(**many))
+    with pytest.raises(ValueError, match="1 to 64 images"):
+        strips.strip_data(Arrays("strips", {"images": np.zeros((2, 0, 8, 8, 3)), "qualities": np.array([5])}, {}))
+    with pytest.raises(ValueError, match="1 to 64 runs"):
+        noise.noise_data(Arrays("noise", {}, {"runs": [], "scopes": ["all"]}))
+    with pytest.raises(ValueError, match="a list of names `scopes`"):
+        noise.noise_data(Arrays("noise", {}, {"runs": ["a"], "scopes": 3}))
+    with pytest.raises(ValueError, match="a number `ratio`"):
+        wasserstein.distance_data(Arrays("features", {}, {"runs": ["a"], "ratio": True}))
+
+
+@pytest.mark.parametrize("value", [None, "wide", [1, 2], {"a": 1}, True, float("nan"), 10**400])
+def test_configs_from_elsewhere_are_refused_in_one_line(value: Any) -> None:
+    strange = [with_config(record("fgr", k, 0.1), filter={"ratio": value}, train=value) for k in (0, 1)]
+    for data in (lambda r: sensitivity.sensitivity_data(r, "filter.ratio"), heat.heat_data):
+        with pytest.raises(ValueError, match=r"numeric key|several values|seed alone") as caught:
+            data(strange)
+        assert "\n" not in str(caught.value)
+    assert strips.panels_by_quality(strange) == []
+
+
 def features(shifts: int = 2) -> Arrays:
     arrays = {
         "qualities": np.array([25, 15]),

@@ -49,6 +49,11 @@ class Arrays:
             raise DataError("arrays", f"{self.kind} with finite numbers in `{name}`", "some that are not")
         return found
 
+    def check_few(self, name: str, count: int, most: int = 64) -> None:
+        """Raise unless something comes once at least, and not so often that no figure could show it."""
+        if not 1 <= count <= most:
+            raise DataError("arrays", f"{self.kind} with 1 to {most} {name}", count)
+
     def strings(self, name: str, count: int | None = None) -> list[str]:
         """Return a list of names in the labels, of a length if one is given."""
         found = self.labels.get(name)

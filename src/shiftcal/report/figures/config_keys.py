@@ -25,7 +25,7 @@ def number_of(record: RunRecord, key: str) -> float:
         value = value.get(name) if isinstance(value, Mapping) else None
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value) or not abs(value) < 1e12:
         raise wrong("key", f"a numeric key that all records have, such as {', '.join(_LETTERS)}", f"{key} = {value}")
     return float(value)
 

@@ -42,18 +42,21 @@ def cam_data(arrays: Arrays) -> CamPanels:
     models, names = arrays.strings("runs"), arrays.strings("classes")
     images = arrays.array("images", None, None, None, 3)
     n, height, width = images.shape[:3]
+    for name, count in (("models", len(models)), ("images", n)):
+        arrays.check_few(name, count)
+    arrays.check_few("pixels", height * width, most=2**24)
     maps = arrays.array("maps", len(models), n, height, width)
     targets, predicted = arrays.array("targets", n), arrays.array("predicted", len(models), n)
     confidence = arrays.array("confidence", len(models), n)
 
-    def name(index: Any) -> str:
+    def class_of(index: Any) -> str:
         return names[int(index)] if 0 <= int(index) < len(names) else f"class {int(index)}"
 
     looks = tuple(
         tuple(
             Look(
                 maps[m, i].astype(float).clip(0, 1),
-                name(predicted[m, i]),
+                class_of(predicted[m, i]),
                 float(confidence[m, i]),
                 bool(predicted[m, i] == targets[i]),
             )
@@ -65,7 +68,7 @@ def cam_data(arrays: Arrays) -> CamPanels:
     return CamPanels(
         tuple(models),
         tuple(images.astype("uint8")),
-        tuple(map(name, targets)),
+        tuple(map(class_of, targets)),
         looks,
         shift if isinstance(shift, str) else "clean",
     )

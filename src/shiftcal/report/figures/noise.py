@@ -33,6 +33,8 @@ class NoiseBar:
 def noise_data(arrays: Arrays) -> list[NoiseBar]:
     """Put arrays and labels together, and check that they fit."""
     runs, scopes = arrays.strings("runs"), arrays.strings("scopes")
+    for name, count in (("runs", len(runs)), ("scopes", len(scopes))):
+        arrays.check_few(name, count)
     means = {name: arrays.array(name, len(runs), len(scopes)) for name in MEASURED}
     errors = {name: arrays.array(f"{name}_error", len(runs), len(scopes)) for name in MEASURED}
     return [

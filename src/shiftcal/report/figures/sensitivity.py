@@ -79,7 +79,8 @@ def _groups(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def _model(record: RunRecord) -> Any:
-    return record.config.get("train", {}).get("model")
+    section = record.config.get("train")
+    return section.get("model") if isinstance(section, dict) else None
 
 
 def _point(label: str, value: float, records: Sequence[RunRecord]) -> Point:

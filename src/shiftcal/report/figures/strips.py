@@ -39,6 +39,9 @@ def strip_data(arrays: Arrays, records: Sequence[RunRecord] = ()) -> Strips:
     """Take the images from arrays, and reliability from those records whose runs filter with a single quality."""
     qualities = arrays.array("qualities", None)
     images = arrays.array("images", len(qualities) + 1, None, None, None, 3)
+    for name, count in (("qualities", len(qualities)), ("images", images.shape[1])):
+        arrays.check_few(name, count)
+    arrays.check_few("pixels", images.shape[2] * images.shape[3], most=2**24)
     labels = ("untouched", *(f"λ = {quality:g}" for quality in qualities.tolist()))
     return Strips(labels, tuple(tuple(row) for row in images.astype("uint8")), tuple(panels_by_quality(records)))
 
@@ -62,7 +65,8 @@ def panels_by_quality(records: Sequence[RunRecord]) -> list[Panel]:
 
 
 def _is_single(record: RunRecord) -> bool:
-    qualities = record.config.get("filter", {}).get("qualities")
+    section = record.config.get("filter")
+    qualities = section.get("qualities") if isinstance(section, dict) else None
     return isinstance(qualities, list | tuple) and len(qualities) == 1
 
 

@@ -34,6 +34,7 @@ class Distances:
 def distance_data(arrays: Arrays) -> list[Distances]:
     """Make the tables: clean against mixed by λ and by ρ, then clean against each shift, as far as measured."""
     models = arrays.strings("runs")
+    arrays.check_few("runs", len(models))
     found = []
     mixed = "original against mixed training images"
     for name, of, key, fixed in (
@@ -48,6 +49,9 @@ def distance_data(arrays: Arrays) -> list[Distances]:
     if shifts:
         rows = arrays.array("by_shift", len(models), len(shifts))
         found.append(_table("clean against shifted test images", "shift", shifts, models, rows))
+    for table in found:
+        arrays.check_few("values", len(table.values), most=200)
+    arrays.check_few("tables", len(found))
     return found
 
 
