@@ -79,7 +79,9 @@ def legend_below(figure: Figure, axis: Axes, columns: int = 6) -> None:
     """Put one legend for all axes below them, where it hides nothing."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(handles)), frameon=False)
+        rows = -(-len(handles) // columns)
+        even = -(-len(handles) // rows)
+        figure.legend(handles, labels, loc="outside lower center", ncols=even, frameon=False)
 
 
 def shown(label: object) -> str:
