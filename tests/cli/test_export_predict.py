@@ -410,7 +410,8 @@ def test_where_no_calibrator_can_be_written_the_audit_is_and_the_reason_is_said(
         code, _, stderr = audited(place, tmp_path / name, "--calibrate", name)
         assert (code, stderr.count("\n")) == (2, 1)
         assert "no validation data were given" in stderr
-        assert sorted(file.name for file in (tmp_path / name).iterdir()) == ["about.json", "audit.html", "audit.json"]
+        written = sorted(file.name for file in (tmp_path / name).iterdir())
+        assert written == ["about.json", "audit.html", "audit.json", "gallery.json"]
     code, _, stderr = audited(place, tmp_path / "none", "--calibrate", "vektor")
     assert (code, "Did you mean 'vector'?" in stderr) == (2, True)
     assert not (tmp_path / "none").exists(), "said before the audit"

@@ -20,6 +20,7 @@ from shiftcal.experiments.run import complete
 from shiftcal.experiments.wanted import Wanted
 from shiftcal.models.weights import class_metadata
 from shiftcal.records.audit import read_audit
+from shiftcal.records.gallery import read_gallery
 
 NAMES = ("cat", "cow", "dog")
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
@@ -339,3 +340,22 @@ def test_ranks_share_the_images(named: Path, tmp_path: Path) -> None:
         assert (a.shift, a.severity, a.n) == (b.shift, b.severity, b.n)
         assert (a.ece, a.nll, a.aurc) == pytest.approx((b.ece, b.nll, b.aurc), abs=1e-6)
     assert one.verdict == other.verdict
+
+
+def test_an_audit_of_images_keeps_samples_beside_its_record(checkpoint: Path, tmp_path: Path) -> None:
+    data, other = pictures(tmp_path / "data"), pictures(tmp_path / "other", seed=1)
+    words = ["audit", str(checkpoint), "--model", "small", "--data", str(data), "--shift", f"dusk={other}"]
+    words += ["--corruptions", "contrast", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--out"]
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "with")])
+    assert result.exit_code == 0, result.stderr
+    found = read_gallery(tmp_path / "with")
+    assert {(one.shift, one.severity) for one in found} == {(None, None), ("dusk", None), ("contrast", 3)}
+    assert all(one.true in NAMES and one.right == (one.true == one.predicted) for one in found)
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "without"), "--no-gallery"])
+    assert result.exit_code == 0, result.stderr
+    assert not (tmp_path / "without" / "gallery.json").exists()
+    one, two = (read_audit(tmp_path / name).model_dump(exclude={"seconds", "started"}) for name in ("with", "without"))
+    assert one == two
+    again = CliRunner().invoke(app, [*words, str(tmp_path / "with")])
+    assert again.exit_code == 0
+    assert "finished earlier" in again.stdout

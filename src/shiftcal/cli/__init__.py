@@ -15,6 +15,7 @@ import typer
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from shiftcal.cli import (
+    analyse,
     audit,
     bench,
     corrupt,
@@ -22,6 +23,7 @@ from shiftcal.cli import (
     demo,
     evaluate,
     export,
+    figures,
     finetune,
     gate,
     predict,
@@ -48,6 +50,8 @@ app.command(help=export.HELP)(export.export)
 app.command(help=predict.HELP)(predict.predict)
 app.command("eval", help=evaluate.HELP)(evaluate.evaluate)
 app.command(help=report.HELP)(report.report)
+app.command(help=analyse.HELP)(analyse.analyse)
+app.command(help=figures.HELP)(figures.figures)
 app.command(help=corrupt.HELP)(corrupt.corrupt)
 app.command(help=recipes.HELP)(recipes.recipes)
 app.add_typer(data.app, name="data")

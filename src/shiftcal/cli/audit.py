@@ -75,6 +75,9 @@ def audit(
         str | None,
         typer.Option(metavar="NAME", help="Also write calibrator.safetensors: `best`, or one of the audit's by name."),
     ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery/--no-gallery", help="Keep small sample images with predictions (gallery.json).")
+    ] = True,
     bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = 15,
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 500,
     frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost, or `drawn`.")] = None,
@@ -125,7 +128,7 @@ def audit(
                 device=device,
                 trust=trust,
             )
-            record = audit_model(wanted, out, on_fitted=fitted.append)
+            record = audit_model(wanted, out, on_fitted=fitted.append, gallery=gallery)
         show(record, out)
         if calibrate is not None:
             if not fitted:  # the audit was finished earlier

@@ -19,6 +19,7 @@ from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, audit, audit_predictions
+from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
 from shiftcal.auditing.predictors import Predictor, are_probabilities, tensor_of
@@ -26,6 +27,7 @@ from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
+from shiftcal.experiments.galleried import make_audit_gallery
 from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names, shown
@@ -49,11 +51,17 @@ class Ready:
 
 
 def audit_model(
-    wanted: Wanted, out: Path, *, on_fitted: Callable[[Fitted], None] | None = None, progress: bool = True
+    wanted: Wanted,
+    out: Path,
+    *,
+    on_fitted: Callable[[Fitted], None] | None = None,
+    gallery: bool = False,
+    progress: bool = True,
 ) -> AuditRecord:
     """Audit a model in a directory of its own; an interrupted audit continues, a finished one is read.
 
-    `on_fitted` gets the fitted calibrators, unless the audit is only read.
+    `on_fitted` gets the fitted calibrators, unless the audit is only read. With `gallery`, sample images with their
+    predictions are written beside the record.
     """
     ready = prepare(wanted, progress=progress)
     about = _about(wanted, ready)
@@ -94,6 +102,12 @@ def audit_model(
         progress=progress,
     )
     record = record.model_copy(update={"seconds": {"audit": time.perf_counter() - clock}})
+    if gallery and _distributed.rank() == 0:
+        grid = ShiftGrid(wanted.corruptions, ready.constants, wanted.frost)
+        size = wanted.batch_size
+        make_audit_gallery(
+            out, ready.predictor, ready.images, grid, ready.preprocess, batch_size=size, progress=progress
+        )
     _write(out, record, journal)
     return record
 
