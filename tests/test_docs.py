@@ -89,7 +89,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"shiftcal train folder --set data.root=photos --set method=ce {short} {none} --out runs/mine",
         "cp -r runs/mine runs/cifar10-ce",
         "shiftcal export runs/mine --calibrator none --to model.onnx",
-        "cp runs/mine/model.safetensors theirs.pt && cp -r photos val && mkdir moved && cp -r photos moved/photos",
+        "mkdir -p val/a moved && cp -r photos moved/photos && cp $(ls photos/*/*.png | head -2) val/a",
         "cp photos/$(ls photos | head -1)/$(ls photos/$(ls photos | head -1) | head -1) photo.jpg",
         "shiftcal predict runs/mine photos --out table.csv --all",
     ]

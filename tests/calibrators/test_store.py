@@ -38,6 +38,14 @@ def test_what_is_read_back_gives_the_same_bit_for_bit(kind: str, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
 
 
+def test_an_audits_directory_stands_for_its_calibrator(tmp_path: Path) -> None:
+    calibrators.save(tmp_path / "calibrator.safetensors", TemperatureScaling().fit(*data()))
+    again, same = (calibrators.load(place) for place in (tmp_path, tmp_path / "calibrator.safetensors"))
+    assert again.temperature == same.temperature
+    with pytest.raises(ValueError, match="calibrator.safetensors"):
+        calibrators.load(tmp_path.parent)
+
+
 def test_arguments_are_kept(tmp_path: Path) -> None:
     for fitted in (HistogramBinning(bins=7), TemperatureScaling("ece"), TemperatureScaling(search="lbfgs")):
         calibrators.save(tmp_path / "c", fitted.fit(*data()))

@@ -27,6 +27,7 @@ KINDS: dict[str, type[Calibrator]] = {
     for kind in (HistogramBinning, IsotonicRegression, RhoNormScaling, TemperatureScaling, VectorScaling)
 }
 _KEY = "shiftcal"
+NAME = "calibrator.safetensors"
 _EXPECTED = "a calibrator's file (`shiftcal audit … --calibrate best` writes one)"
 
 
@@ -99,6 +100,7 @@ def class_names(path: Path) -> tuple[str, ...] | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    path = path / NAME if path.is_dir() else path  # an audit's directory
     if not path.is_file():
         raise DataError("calibrator", _EXPECTED, str(path))
     try:

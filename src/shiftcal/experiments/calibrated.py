@@ -11,11 +11,12 @@ from shiftcal._errors import DataError, unknown
 from shiftcal.auditing.audit import NO_VALIDATION, fit_again
 from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
 from shiftcal.auditing.tables import read_predictions
+from shiftcal.calibrators.store import NAME
 from shiftcal.experiments.audited import prepare
 from shiftcal.experiments.wanted import Wanted
 from shiftcal.records.audit import AuditRecord
 
-CALIBRATOR, BEST = "calibrator.safetensors", "best"
+BEST = "best"
 _APART = 0.05  # what a temperature fitted again may change by the order of sums, on another device
 
 
@@ -66,8 +67,8 @@ def write_calibrator(out: Path, record: AuditRecord, word: str, fitted: Fitted) 
         "model": record.model.model_dump(mode="json", exclude_none=True),
     }
     if _distributed.rank() == 0:
-        calibrators.save(out / CALIBRATOR, calibrator, metadata)
-    return name, out / CALIBRATOR
+        calibrators.save(out / NAME, calibrator, metadata)
+    return name, out / NAME
 
 
 def _chosen(record: AuditRecord, name: str) -> str:
