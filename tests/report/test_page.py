@@ -20,7 +20,7 @@ from shiftcal.cli import app
 from shiftcal.metrics import ece_noise_floor
 from shiftcal.records import RunRecord, load_records
 from shiftcal.records.audit import AUDIT, write_audit
-from shiftcal.records.gallery import Sample
+from shiftcal.records.gallery import Sample, key_of
 from shiftcal.report.audit import write_audit_page
 from shiftcal.report.page import write_report
 
@@ -57,7 +57,8 @@ SAMPLES = [
 
 @pytest.fixture(scope="module")
 def report(records: list[RunRecord], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(tmp_path_factory.mktemp("report"), records, "CIFAR-10", galleries={"ce": SAMPLES})
+    samples = {key_of(next(r.config for r in records if r.method == "ce")): SAMPLES}
+    return write_report(tmp_path_factory.mktemp("report"), records, "CIFAR-10", galleries=samples)
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def test_risk_and_coverage_at_a_confidence(opened: Opened, records: list[RunReco
 def test_the_most_confident_mistake_comes_first(opened: Opened) -> None:
     shown = opened.page.locator("#gallery figcaption").all_inner_texts()
     assert shown == ["93.0 %: dog, but it is ship", "61.0 %: dog, but it is cat", "99.0 %: cat, right"]
-    select(opened, "gallery", "images").select_option(label="ce, fog 3")
+    select(opened, "gallery", "images").select_option(label="ce, seed 0, fog 3")
     assert opened.page.locator("#gallery figcaption").all_inner_texts() == ["50.0 %: car, but it is ship"]
 
 
@@ -270,7 +271,7 @@ def test_names_are_never_executed(chromium: Any, tmp_path: Path) -> None:
     config = {"data": {"name": HOSTILE}, "evaluation": {HOSTILE: HOSTILE}}
     hostile = [record(name, 0, 0.1, shifts=shifts, data=data, config=config) for name in ("ce", HOSTILE)]
     sample = Sample(shift=HOSTILE, true=HOSTILE, predicted=HOSTILE, confidence=0.5, right=False, png=png("red"))
-    path = write_report(tmp_path, hostile, HOSTILE, {HOSTILE: HOSTILE}, galleries={"ce": [sample]})
+    path = write_report(tmp_path, hostile, HOSTILE, {HOSTILE: HOSTILE}, galleries={key_of(config): [sample]})
     found = Opened(chromium, path)
     for control in found.page.locator("select").all():
         control.select_option(index=0)

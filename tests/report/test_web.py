@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from shiftcal.cli import app
 from shiftcal.records import Bins, Histogram, write_grid
 from shiftcal.records.audit import AUDIT, write_audit
-from shiftcal.records.gallery import GALLERY, Sample, galleries_of, read_gallery, write_gallery
+from shiftcal.records.gallery import GALLERY, Sample, galleries_of, key_of, read_gallery, write_gallery
 from shiftcal.report.audit import page_of as audit_page
+from shiftcal.report.cost import rows_of as cost_rows
+from shiftcal.report.page import write_report
 from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
@@ -34,7 +36,7 @@ def test_the_lowest_error_is_named_with_what_the_intervals_carry() -> None:
     ).sentences()
     assert shifted.startswith("Under shift, fgr has the lowest calibration error: ECE 10.00 ± 1.00 %")
     assert "the highest is that of ce: ECE 20.00 ± 1.00 %" in shifted
-    assert shifted.endswith("A difference to dfl is not shown.")
+    assert shifted.endswith("Chance may explain the difference to dfl.")
     assert clean.startswith("In distribution, fgr has the lowest")
     told, *_ = comparison_of(runs({"ce": [0.2, 0.21, 0.19], "fgr": [0.1, 0.11, 0.09]})).sentences()
     assert told.endswith("All others are higher, by 95 % intervals over seeds.")
@@ -42,7 +44,7 @@ def test_the_lowest_error_is_named_with_what_the_intervals_carry() -> None:
 
 def test_one_seed_shows_nothing_of_chance() -> None:
     first, *_ = comparison_of(runs({"ce": [0.2], "fgr": [0.1]})).sentences()
-    assert first.endswith("One seed: how much of this is chance is not known.")
+    assert first.endswith("fgr shares no two seeds with another: how much of this is chance is not known.")
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
@@ -59,7 +61,7 @@ def test_the_price_in_clean_accuracy() -> None:
     records = [record("ce", s, 0.2, clean=metrics(0.02, 0.95)) for s in (0, 1, 2)]
     records += [record("fgr", s, 0.1, clean=metrics(0.01, 0.94 + s / 1000)) for s in (0, 1, 2)]
     last = comparison_of(records).sentences()[-1]
-    assert last == "Clean, fgr is right 0.9 points less often than ce (± 0.2, 95 % over seeds)."
+    assert last == "Clean, fgr is right 0.9 points less often than ce (95 % interval over seeds: ± 0.2)."
     numbers = comparison_of(records).numbers()
     assert [n.title for n in numbers] == ["ECE clean, fgr", "ECE under shift, fgr"]
     assert numbers[1].note == "ce: 20.00 ± 0.00 %"
@@ -197,7 +199,7 @@ def test_samples_of_runs_are_found_by_method(tmp_path: Path) -> None:
     write_gallery(tmp_path / "one", (sample,))
     (tmp_path / "two" / GALLERY).write_text("{")
     with pytest.warns(UserWarning, match="two"):
-        assert galleries_of([tmp_path]) == {"ce": (sample,)}
+        assert galleries_of([tmp_path, tmp_path / "nothing"]) == {key_of({"method": "ce"}): (sample,)}
 
 
 def test_there_is_room_for_so_many_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +207,90 @@ def test_there_is_room_for_so_many_pictures(monkeypatch: pytest.MonkeyPatch) -> 
     sample = Sample(true="a", predicted="b", confidence=0.9, right=False, png=PNG)
     entries = [of_run(record(name, 0, 0.1), [sample] * 2) for name in ("ce", "fgr")]
     assert [one["method"] for one in page_data(entries)["gallery"]] == [0, 0]
+
+
+def test_a_domain_has_no_severity() -> None:
+    domain = {"shift": "sketch", "severity": 1, **metrics(0.3)}
+    data = page_data([of_run(record("ce", 0, 0.1, shifts=[domain]))])
+    assert data["sets"][1] == {"kind": "shift", "shift": "sketch", "severity": None}
+
+
+def test_a_method_with_one_seed_is_told_from_one_that_chance_may_explain() -> None:
+    records = [*runs({"ce": [0.2], "fgr": [0.1, 0.11, 0.09], "dfl": [0.1, 0.13, 0.08]})]
+    shifted, *_ = comparison_of(records).sentences()
+    assert "Chance may explain the difference to dfl." in shifted
+    assert shifted.endswith("With ce it shares fewer than two seeds, which shows nothing.")
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """A record's file with one value changed, by its dotted path."""
+    tree = json.loads(record("fgr", 0, 0.1).to_json())
+    *places, last = path.split(".")
+    at: Any = tree
+    for place in places:
+        at = at[int(place)] if isinstance(at, list) else at[place]
+    at[int(last) if isinstance(at, list) else last] = value
+    return tree
+
+
+@pytest.mark.filterwarnings("ignore:Left out")
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("evaluation.reliability.clean.count.1", 10**400),
+        ("evaluation.shifted.nll", 1.7e308),
+        ("evaluation.shifted", None),
+        ("evaluation.clean.histogram", {"right": [1, 2], "wrong": [1]}),
+        ("evaluation.clean.smooth_ece", 1e308),
+        ("history.0.epoch", 10**400),
+        ("config.data.size", float("nan")),
+    ],
+)
+def test_a_forged_record_is_named_and_the_others_are_shown(path: str, value: Any, tmp_path: Path) -> None:
+    lines = [record("ce", 0, 0.2).to_json(), json.dumps(changed(path, value))]
+    (tmp_path / "records.jsonl").write_text("\n".join(lines))
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Left out: 1" in page
+    assert "line 2: damaged" in page
+
+
+@pytest.mark.filterwarnings("ignore:Left out")
+def test_damaged_audits_are_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        write_audit(tmp_path / "all" / name / AUDIT, made(model={"name": f"{name}.onnx", "kind": "onnx"}))
+    (tmp_path / "all" / "b" / AUDIT).write_text("{")
+    (tmp_path / "all" / "c" / GALLERY).write_text("{")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "all"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Left out: 2" in page
+    assert "Audits of 2 models" in page
+    refused = CliRunner().invoke(app, ["report", str(tmp_path / "all"), "--against", "a", "--out", str(tmp_path / "o")])
+    assert (refused.exit_code, "left out for audits" in refused.output) == (2, True)
+
+
+def test_a_swept_baseline_is_compared_value_by_value() -> None:
+    def run(method: str, epochs: int, seconds: float) -> Any:
+        config = {"data": {"name": "x"}, "evaluation": {"bins": 15}, "train": {"epochs": epochs}}
+        return record(method, 0, 0.1, config=config, seconds={"train": seconds})
+
+    records = [run("ce", 1, 10.0), run("ce", 2, 20.0), run("fgr", 1, 15.0), run("fgr", 2, 40.0)]
+    [(_, rows)] = cost_rows(records)
+    assert [(row[0], row[3]) for row in rows] == [
+        ("ce, train.epochs 1", "1"),
+        ("ce, train.epochs 2", "1"),
+        ("fgr, train.epochs 1", "1.5"),
+        ("fgr, train.epochs 2", "2"),
+    ]
+
+
+def test_what_an_earlier_report_left_does_not_stay(tmp_path: Path) -> None:
+    write_report(tmp_path, [record("ce", 0, 0.1)], "t")
+    assert (tmp_path / "shifts.md").is_file()
+    none = {"shifted": None, "shifts": [], "reliability": {"clean": BINS}}
+    write_report(tmp_path, [record("ce", 0, 0.1, **none)], "t")
+    assert not (tmp_path / "shifts.md").exists()
+    assert not (tmp_path / "severity.png").exists()

@@ -180,6 +180,7 @@ def write_and_print_report(
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
     galleries: Mapping[str, Sequence[Sample]] | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the report of records and print its table: in Markdown where the output is no terminal."""
     if is_distributed() and int(os.environ["RANK"]) > 0:  # without torch, which reports do not need
@@ -193,7 +194,7 @@ def write_and_print_report(
 
     if len(records) == 1 and records[0].before is not None:
         records = before_and_after(records[0])
-    page = write_report(out, records, title, left_out, against, galleries)
+    page = write_report(out, records, title, left_out, against, galleries, notes)
     if sys.stdout.isatty():
         print_table(records)
         typer.echo(f"\n{paired.markdown(records, against)}" if against else "", nl=bool(against))

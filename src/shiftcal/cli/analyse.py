@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,8 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
         found = tuple(float(word) for word in words_of(text))
     except ValueError:
         raise wrong(name, "numbers with commas between them", repr(text)) from None
+    if not all(map(math.isfinite, found)):
+        raise wrong(name, "finite numbers with commas between them", repr(text))
     if name == "qualities" and any(number != int(number) for number in found):
         raise wrong(name, "whole numbers with commas between them", repr(text))
     return found

@@ -45,6 +45,8 @@ def bench(
         from shiftcal.experiments.study import Study
         from shiftcal.experiments.sweep import seeds_of, swept_keys
         from shiftcal.records import RECORD, load_finished
+        from shiftcal.records.gallery import galleries_of
+        from shiftcal.records.selection import choices_in
 
         fixed = [word.partition("=")[0].strip() for word in set_]
         swept = swept_keys("sweep", sweep, fixed)
@@ -58,6 +60,8 @@ def bench(
             if not any(out.glob(f"*/{RECORD}")):
                 raise
         records, left_out = load_finished(out)  # those of earlier cells too
-        write_and_print_report(records, out, f"shiftcal: {recipe}", left_out | (failed.failed if failed else {}))
+        missing = left_out | (failed.failed if failed else {})
+        samples, notes = galleries_of([out]), choices_in([out])
+        write_and_print_report(records, out, f"shiftcal: {recipe}", missing, None, samples, notes)
     if failed:
         fail(str(failed), 1)

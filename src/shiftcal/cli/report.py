@@ -40,21 +40,24 @@ def report(
     place = out or (first.parent if first.is_file() else first)
     with errors_in_one_line(place):
         from shiftcal.records import load_all
-        from shiftcal.records.audit import is_audit
+        from shiftcal.records.audit import audits_in, is_audit
         from shiftcal.records.gallery import galleries_of
+        from shiftcal.records.selection import choices_in
         from shiftcal.report.choose import with_weights, without_shifts
 
         if len(places) > 1 and out is None:
             raise wrong("out", "given for the report of several directories", f"none, for {len(places)} of them")
-        if any(map(is_audit, places)):
+        if any(map(is_audit, places := audits_in(places))):
+            if against or without or weights:
+                raise wrong("against, without and weights", "left out for audits", "given")
             return _report_audits(places, place)
         records, left_out = load_all(places)
         records = with_weights(records, weights) if weights else records
         records = without_shifts(records, words_of(without)) if without else records
         place.mkdir(parents=True, exist_ok=True)
         folders = [one.resolve().parent if one.is_file() else one.resolve() for one in places]
-        title = f"shiftcal: {', '.join(dict.fromkeys(folder.name for folder in folders))}"
-        write_and_print_report(records, place, title, left_out, against, galleries_of(places))
+        title = f"shiftcal: {', '.join(dict.fromkeys('/'.join(folder.parts[-2:]) for folder in folders))}"
+        write_and_print_report(records, place, title, left_out, against, galleries_of(places), choices_in(places))
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,6 +158,16 @@ class AuditRecord(Environment):
 def is_audit(path: Path) -> bool:
     """Tell whether a path is an audit's record, or a directory that holds one."""
     return (path / AUDIT).is_file() if path.is_dir() else path.name == AUDIT
+
+
+def audits_in(places: Sequence[Path]) -> list[Path]:
+    """Replace directories that hold audits, one in each subdirectory, by these; other places stay."""
+    found: list[Path] = []
+    for place in places:
+        inner = sorted(file.parent for file in place.glob(f"*/{AUDIT}")) if place.is_dir() else []
+        runs = any(place.glob("*/config.json")) if inner else False
+        found += inner if inner and not is_audit(place) and not runs else [place]
+    return found
 
 
 def read_audit(path: Path) -> AuditRecord:

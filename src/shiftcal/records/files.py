@@ -106,9 +106,19 @@ def load_all(places: Sequence[Path]) -> tuple[list[RunRecord], dict[str, str]]:
     records: list[RunRecord] = []
     left_out: dict[str, str] = {}
     for place in places:
-        found, missing = load_finished(place)
-        records += found
+        try:
+            found, missing = load_finished(place)
+        except ParameterError as error:
+            left_out[str(place)] = str(error)
+            warnings.warn(f"Left out: {error}", stacklevel=2)
+            continue
+        twice = [record for record in found if record in records]
+        records += [record for record in found if record not in twice]
+        left_out |= {f"{place}, {record.method}, seed {record.seed}": "given twice" for record in twice}
         left_out |= {str(place / name): reason for name, reason in missing.items()}
+    if not records:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise RunDirectoryError("directory", "some with finished runs", reasons)
     return records, left_out
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from shiftcal._errors import DataError
 from shiftcal._io import read_json, read_object, write_atomically
-from shiftcal.records.files import CONFIG, find_runs
+from shiftcal.records.files import CONFIG
 from shiftcal.records.models import Fraction, Model
 
 GALLERY = "gallery.json"
@@ -78,16 +79,21 @@ def read_gallery(directory: Path) -> tuple[Sample, ...]:
 
 
 def galleries_of(places: Iterable[Path]) -> dict[str, tuple[Sample, ...]]:
-    """Read the samples of runs, by method: those of the first run of each that has some. Damaged ones are told."""
+    """Read the samples of runs, by what `key_of` says of their configs; damaged ones are told and left out."""
     found: dict[str, tuple[Sample, ...]] = {}
-    for run in (run for place in places if place.is_dir() for run in find_runs(place)):
-        if not (run / GALLERY).is_file() or not (run / CONFIG).is_file():
+    for file in (file for place in places for file in (place / GALLERY, *sorted(place.glob(f"*/{GALLERY}")))):
+        if not file.is_file() or not (file.parent / CONFIG).is_file():
             continue
         try:
-            found.setdefault(str(read_object(run / CONFIG).get("method")), read_gallery(run))
+            found[key_of(read_object(file.parent / CONFIG))] = read_gallery(file.parent)
         except ValueError as error:
             warnings.warn(f"Left out: {error}", stacklevel=2)
     return found
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """Tell a run by its config."""
+    return json.dumps(config, sort_keys=True)
 
 
 def write_gallery(directory: Path, items: tuple[Sample, ...]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -11,7 +12,8 @@ SCHEMA = 3
 SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
 METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=10**12)]  # images; more could not be added up as floats
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # sums of fractions may be off by a rounding
 
 
@@ -47,18 +49,24 @@ class Histogram(Model):
     right: tuple[Count, ...]
     wrong: tuple[Count, ...]
 
+    @model_validator(mode="after")
+    def _same_length(self) -> Histogram:
+        if not len(self.right) == len(self.wrong) > 0:
+            raise ValueError("a histogram should have as many steps for right and wrong predictions")
+        return self
+
 
 class Measured(Model):
     """Metrics of predictions, as fractions (NLL in nats); None where an earlier version did not measure one."""
 
     accuracy: Fraction | None = None
-    nll: float | None = None
-    brier: float | None = None
+    nll: Number | None = None
+    brier: Number | None = None
     ece: Fraction | None = None
     mce: Fraction | None = None
     classwise_ece: Fraction | None = None
     adaptive_ece: Fraction | None = None
-    smooth_ece: float | None = None
+    smooth_ece: Number | None = None
     bins: Bins | None = None
 
 
@@ -74,7 +82,7 @@ class Cell(Measured):
     """
 
     accuracy: Fraction
-    nll: float
+    nll: Number
     ece: Fraction
     shift: str | None = None
     severity: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -91,7 +99,7 @@ class Mean(Measured):
     """The mean over test sets, before and after each temperature."""
 
     accuracy: Fraction
-    nll: float
+    nll: Number
     ece: Fraction
     scaled: dict[str, Measured] = {}
 
@@ -158,6 +166,15 @@ class Evaluation(Model):
     corruptions: Corruptions = Corruptions()
     epoch: int | None = None
 
+    @model_validator(mode="after")
+    def _with_mean(self) -> Evaluation:
+        if self.shifts and self.shifted is None:
+            raise ValueError("an evaluation with shifts should have their mean, shifted")
+        steps = {len(c.histogram.right) for c in (self.clean, *self.shifts) if c.histogram is not None}
+        if len(steps) > 1:
+            raise ValueError("histograms of an evaluation should have as many steps each")
+        return self
+
     @property
     def scaled_by(self) -> set[str]:
         """The temperatures after which the clean test set was measured."""
@@ -167,14 +184,14 @@ class Evaluation(Model):
 class Epoch(Model):
     """One epoch of training; `test` has metrics of the sets "clean" and "shifted", where `evaluation.every` asked."""
 
-    epoch: int
+    epoch: Annotated[int, Field(ge=0, le=10**9)]
     active: bool = False
     filtered: int = 0
-    learning_rate: float = 0.0
-    loss: float
-    accuracy: float
-    conflict_rate: float | None = None
-    mean_cosine: float | None = None
+    learning_rate: Number = 0.0
+    loss: Number
+    accuracy: Number
+    conflict_rate: Number | None = None
+    mean_cosine: Number | None = None
     skipped: int | None = None
     seconds: Seconds
     images_per_second: float | None = None
@@ -212,7 +229,15 @@ def _with_sections(config: dict[str, Any]) -> dict[str, Any]:
     for name in ("data", "evaluation"):
         if not isinstance(config.get(name), dict):
             raise ValueError(f"config should have a section {name}")  # noqa: TRY004 (pydantic reports these)
+    if not _finite(config):
+        raise ValueError("config should have finite numbers")
     return config
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _known_schema(number: int) -> int:

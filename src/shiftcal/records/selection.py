@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from shiftcal._io import read_json, write_atomically
 from shiftcal.records.models import Model
 
 SELECTION = "selection.json"
+
+
+def choices_in(places: Iterable[Path]) -> list[str]:
+    """Say which values were chosen in the grids of some places; a damaged file says nothing."""
+    found = []
+    for place in places:
+        with suppress(ValueError):
+            found += [choice.in_words() for choice in read_selection(place).choices if choice.chosen]
+    return found
 
 
 class Candidate(Model):
@@ -41,6 +51,14 @@ class Choice(Model):
     seed: int
     candidates: tuple[Candidate, ...]
     chosen: str | None = None
+
+    def in_words(self) -> str:
+        """Say what was chosen, of what, by what."""
+        chosen = next((one.values for one in self.candidates if one.run == self.chosen), {})
+        values = ", ".join(f"{key} = {value}" for key, value in chosen.items())
+        return (
+            f"Chosen for {self.method}: {values}, of {len(self.candidates)} candidates by {self.by} (seed {self.seed})."
+        )
 
     @property
     def stems(self) -> set[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shiftcal._errors import ParameterError, wrong
 from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
@@ -137,22 +138,44 @@ def print_audit(record: AuditRecord) -> None:
 def write_audit_page(out: Path, record: AuditRecord) -> Path:
     """Write the page of an audit into its directory, with the sample images that are there; returns its path."""
     page = out / PAGE
-    write_atomically(page, written(page_of([record], [read_gallery(out)])).encode())
+    left_out: dict[str, str] = {}
+    write_atomically(page, written(page_of([record], [_samples(out, left_out)], left_out)).encode())
     return page
 
 
 def write_audit_report(out: Path, places: Sequence[Path]) -> Path:
     """Write one page and one text of audits, each the file or the directory that holds it; returns the page's path."""
-    audits = [read_audit(place) for place in places]
-    galleries = [read_gallery(place if place.is_dir() else place.parent) for place in places]
+    audits, galleries, left_out = [], [], {}
+    for place in places:
+        try:
+            audits.append(read_audit(place))
+        except ParameterError as error:
+            left_out[str(place)] = str(error.found)
+            continue
+        galleries.append(_samples(place, left_out))
+    if not audits:
+        raise wrong("audit", "at least one that can be read", "; ".join(left_out.values()))
     text = "\n".join(f"## {for_markdown(record.model.name)}\n\n{markdown(record)}" for record in audits)
     write_atomically(out / "table.md", text.encode())
     page = out / REPORT
-    write_atomically(page, written(page_of(audits, galleries)).encode())
+    write_atomically(page, written(page_of(audits, galleries, left_out)).encode())
     return page
 
 
-def page_of(records: Sequence[AuditRecord], galleries: Sequence[Sequence[Sample]] | None = None) -> Page:
+def _samples(place: Path, left_out: dict[str, str]) -> tuple[Sample, ...]:
+    folder = place if place.is_dir() else place.parent
+    try:
+        return read_gallery(folder)
+    except ParameterError as error:
+        left_out[f"images of {folder}"] = str(error.found)
+        return ()
+
+
+def page_of(
+    records: Sequence[AuditRecord],
+    galleries: Sequence[Sequence[Sample]] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> Page:
     """Put the page of audits together."""
     samples = galleries or [()] * len(records)
     named = [r.model_copy(update={"model": r.model.model_copy(update={"name": n})}) for r, n in _named(records)]
@@ -161,11 +184,12 @@ def page_of(records: Sequence[AuditRecord], galleries: Sequence[Sequence[Sample]
     return Page(
         title=title,
         subtitle=" · ".join(dict.fromkeys(map(_subtitle, records))),
-        verdict=first.verdict if len(records) == 1 else [f"{r.model.name}: {s}" for r in named for s in r.verdict[:2]],
+        verdict=first.verdict if len(records) == 1 else [f"{r.model.name}: {s}" for r in named for s in r.verdict],
         numbers=[number for record in named[:3] for number in _numbers(record)],
         warnings=list(dict.fromkeys(warning for record in records for warning in record.warnings)),
         tables=_tables(named),
         notes=[_NOTE],
+        left_out=left_out or {},
         data=page_data([of_audit(r, s) for r, s in zip(named, samples, strict=True)]),
     )
 

@@ -38,7 +38,8 @@ def markdown(records: list[RunRecord]) -> str:
 
 def _row(method: str, records: list[RunRecord]) -> list[str]:
     own = [record for record in records if record.method == method]
-    plain_runs = {_key(record): _training(record) for record in records if base_of(record.method) == "ce"}
+    baseline = _baseline(method, records)
+    plain_runs = {_key(record): _training(record) for record in records if record.method == baseline}
     ratios = [_training(record) / seconds for record in own if (seconds := plain_runs.get(_key(record)))]
     return [
         method,
@@ -48,6 +49,13 @@ def _row(method: str, records: list[RunRecord]) -> list[str]:
         _mean(median for record in own if (median := _median(record, "images_per_second")) is not None),
         "; ".join(dict.fromkeys(device_of(record) for record in own)),
     ]
+
+
+def _baseline(method: str, records: list[RunRecord]) -> str | None:
+    """Name the ce to compare with: that with the same values where it was swept too, or the only one."""
+    plain = {record.method for record in records if base_of(record.method) == "ce"}
+    same = "ce" + method.removeprefix(base_of(method))
+    return same if same in plain else next(iter(plain)) if len(plain) == 1 else None
 
 
 def _key(record: RunRecord) -> tuple[int, str | None, str]:

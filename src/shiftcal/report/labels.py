@@ -18,6 +18,7 @@ _MEANT = FREE | {"method", "seed", "data.holdout"}
 # Keys that are told by their value alone, before all others.
 _SHORT = ("data.name", "train.model", "recipe")
 _NOT_SET = "not set"
+_LONGEST = 40  # characters of a value
 _ORDER = {name: place for place, name in enumerate(METHODS)}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
@@ -166,7 +167,7 @@ def _text(value: Any) -> str:
         return repr(value).removesuffix(".0")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
-    return plain(value)
+    return plain(value)[:_LONGEST]
 
 
 def _telling(configs: Sequence[Mapping[str, str]]) -> list[str]:
@@ -176,7 +177,8 @@ def _telling(configs: Sequence[Mapping[str, str]]) -> list[str]:
     rank = {key: place for place, key in enumerate(_SHORT)}
     chosen: list[str] = []
     parts = 1
-    for key in sorted(varying, key=lambda key: (rank.get(key, len(rank)), key)):
+    whole = {key for key in varying if all(key in config for config in configs)}  # the others came with a version
+    for key in sorted(varying, key=lambda key: (rank.get(key, len(rank)), key not in whole, key)):
         found = len({tuple(config.get(name) for name in (*chosen, key)) for config in configs})
         if found > parts:
             chosen, parts = [*chosen, key], found

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shiftcal._io import write_atomically
 from shiftcal.records import RunRecord
-from shiftcal.records.gallery import Sample
-from shiftcal.report import cost, paired
+from shiftcal.records.gallery import Sample, key_of
+from shiftcal.report import cost, paired, published
 from shiftcal.report.figures import reliability_figure, severity_figure
-from shiftcal.report.labels import Setting, base_of, methods_of, settings_of
-from shiftcal.report.table import best, caption_in, columns_in, tables_of
+from shiftcal.report.labels import Setting, methods_of, settings_of
+from shiftcal.report.table import best_of, caption_in, columns_in, tables_of
 from shiftcal.report.tables import write_tables
 from shiftcal.report.web.data import page_data
 from shiftcal.report.web.entries import Entry, counted, machine_of, of_run
@@ -32,21 +32,25 @@ def write_report(
     left_out: Mapping[str, str] | None = None,
     against: str | None = None,
     galleries: Galleries | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Write tables (see `tables.write_tables`), figures of a single setting, and report.html; returns the page's path.
 
     `left_out` names runs that have no record, with the reason of each; with `against`, differences to that method
-    follow the tables; `galleries` has sample images of a method.
+    follow the tables; `galleries` has sample images of runs, see `galleries_of`; `notes` stand below the tables.
     """
     settings = settings_of(records)
     _write_figures(directory, settings)
     write_tables(directory, records, against)
     page = directory / PAGE
-    write_atomically(page, written(page_of(records, title, left_out or {}, against, galleries or {})).encode())
+    content = page_of(records, title, left_out or {}, against, galleries or {}, notes)
+    write_atomically(page, written(content).encode())
     return page
 
 
 def _write_figures(directory: Path, settings: Sequence[Setting]) -> None:
+    for name in ("reliability.png", "severity.png"):  # of an earlier report
+        (directory / name).unlink(missing_ok=True)
     if len(settings) > 1:
         return
     drawn = methods_of(settings[0].records)[:_DRAWN]
@@ -57,7 +61,12 @@ def _write_figures(directory: Path, settings: Sequence[Setting]) -> None:
 
 
 def page_of(
-    records: list[RunRecord], title: str, left_out: Mapping[str, str], against: str | None, galleries: Galleries
+    records: list[RunRecord],
+    title: str,
+    left_out: Mapping[str, str],
+    against: str | None,
+    galleries: Galleries,
+    notes: Sequence[str] = (),
 ) -> Page:
     """Put the page of runs together."""
     settings = settings_of(records)
@@ -66,8 +75,8 @@ def page_of(
         subtitle=_subtitle(records),
         verdict=[sentence for setting in settings for sentence in _sentences(setting)],
         numbers=[number for setting in settings[:2] for number in _numbers(setting)],
-        tables=_tables(records) + _differences(records, against) + _costs(records),
-        notes=[caption_in(tables_of(records)), *([paired.CAPTION] if against else []), f"Cost: {cost.CAPTION}"],
+        tables=_tables(records) + _differences(records, against) + _published(records) + _costs(records),
+        notes=[*notes, _SPREAD, caption_in(tables_of(records)), *_captions(records, against)],
         left_out=left_out,
         data=page_data([entry for setting in settings for entry in _entries(setting, galleries)]),
     )
@@ -89,7 +98,7 @@ def _entries(setting: Setting, galleries: Galleries) -> list[Entry]:
     found = []
     for record in sorted(setting.records, key=lambda r: order.index(r.method)):
         name = f"{record.method} ({setting.title})" if setting.title else record.method
-        samples = galleries.get(record.method) or galleries.get(base_of(record.method), ())
+        samples = galleries.get(key_of(record.config), ())
         found.append(of_run(record.model_copy(update={"method": name}), samples))
     return found
 
@@ -97,19 +106,25 @@ def _entries(setting: Setting, galleries: Galleries) -> list[Entry]:
 def _subtitle(records: list[RunRecord]) -> str:
     """Say what was compared on which data: names, counts, date, device."""
     methods, seeds = {r.method for r in records}, {r.seed for r in records}
-    data = dict.fromkeys(f"{r.data.name} ({counted(r.data.counts)})" if r.data else "" for r in records)
+    data = dict.fromkeys(_data_of(r) for r in records)
     days = sorted({r.started[:10] for r in records if r.started})
-    evaluation = records[0].evaluation
-    shifts = len({cell.shift for cell in evaluation.shifts})
+    cells = {(_data_of(r), cell.shift, cell.severity) for r in records for cell in r.evaluation.shifts}
+    kinds = len({(name, shift) for name, shift, _ in cells})
     words = [
         f"Recipe {', '.join(dict.fromkeys(r.recipe for r in records))}",
         f"{len(methods)} method{'s' * (len(methods) > 1)} over {len(seeds)} seed{'s' * (len(seeds) > 1)}",
-        *(name for name in data if name),
-        f"{len(evaluation.shifts)} shifted test sets of {shifts} kinds" if shifts else "no shifted test sets",
+        *data,
+        f"{len(cells)} shifted test sets of {kinds} kind{'s' * (kinds > 1)}" if cells else "no shifted test sets",
         " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         "; ".join(dict.fromkeys(machine_of(r, r.device) for r in records)),
     ]
     return " · ".join(word for word in words if word)
+
+
+def _data_of(record: RunRecord) -> str:
+    if record.data is None:  # an earlier version did not say
+        return str(record.config["data"].get("name", "unnamed data"))
+    return f"{record.data.name} ({counted(record.data.counts)})"
 
 
 def words_of_column(key: str) -> tuple[str, str]:
@@ -132,7 +147,7 @@ def _tables(records: list[RunRecord]) -> list[Table]:
     heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
     found = []
     for table in tables:
-        bests = [best(table.rows, table.part, column) for column in columns]
+        bests = [best_of(table, column) for column in columns]
         cells = []
         for row in table.rows:
             values = [row.cells.get((table.part, column[1])) for column in columns]
@@ -159,6 +174,25 @@ def _difference(text: str) -> Cell:
     plain = text.strip("*")
     number = plain.partition(" ")[0].replace("−", "-")
     return Cell(plain, None if plain == "–" else float(number), best="**" in text)
+
+
+def _published(records: list[RunRecord]) -> list[Table]:
+    return [
+        Table(
+            one.title,
+            [_METHOD, *((head, "", "low") for head in one.heads)],
+            [[Cell(row[0]), *map(_cost, row[1:])] for row in one.rows],
+        )
+        for one in published.beside(records)
+    ]
+
+
+_SPREAD = "± is the standard deviation over seeds, unless it says interval."
+
+
+def _captions(records: list[RunRecord], against: str | None) -> list[str]:
+    theirs = [published.CAPTION] if published.beside(records) else []
+    return [*([paired.CAPTION] if against else []), *theirs, f"Cost: {cost.CAPTION}"]
 
 
 def _costs(records: list[RunRecord]) -> list[Table]:

@@ -48,12 +48,13 @@ def _of_setting(setting: Setting) -> Iterator[Beside]:
     if len(recipes) > 1:
         return
     rows = rows_of(setting.records)
+    own = [row for row in rows if row.method == base_of(row.method)]  # swept ones are not the paper's
     for table in published():
         part = next((p for p in dict.fromkeys(p for p, _ in rows[0].cells) if _is_part(p, table["part"])), None)
         if table["recipe"] not in recipes or part is None:
             continue
         columns = [_COLUMNS[key] for key in table["columns"]]
-        found = [_texts(row, part, columns, theirs) for row in rows if (theirs := _theirs(row, table))]
+        found = [_texts(row, part, columns, theirs) for row in own if (theirs := _theirs(row, table))]
         if found:
             start = f"{setting.title}: " if setting.title else ""
             title = f"{start}{part}, beside the paper's Table {table['number']}"

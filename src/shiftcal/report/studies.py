@@ -141,7 +141,15 @@ def _heat(material: Material) -> Made:
     by_method: dict[str, list[RunRecord]] = {}
     for record in material.records():
         by_method.setdefault(record.method, []).append(record)
-    return Made({f"heat-{method}": heat.draw_heat(heat.heat_data(own)) for method, own in by_method.items()})
+    figures, refused = {}, []
+    for method, own in by_method.items():
+        try:
+            figures[f"heat-{method}"] = heat.draw_heat(heat.heat_data(own))
+        except ParameterError as error:  # a baseline beside the grid, which has no filter
+            refused.append(error)
+    if not figures:
+        raise refused[0]
+    return Made(figures)
 
 
 def _strips(material: Material) -> Made:

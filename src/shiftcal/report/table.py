@@ -38,7 +38,7 @@ _CAPTION = (
     "Acc., ECE, ECE after temperature scaling (w/ TS{augmented}), classwise ECE and adaptive ECE in %; NLL in nats. "
     "Lower is better but for Acc."
 )
-SHIFTED = "Mean over shifts"
+CLEAN, SHIFTED = "In distribution", "Mean over shifts"
 _BOLD = " In bold: better than every other row, where the 95 % interval of each paired difference leaves out 0."
 _AUGMENTED = "; w/ TS aug.: fitted on clean and augmented validation images"
 
@@ -70,16 +70,38 @@ class Table:
         title: Its title, with the setting where there are several.
         part: Which cells of its rows it shows.
         rows: A row for each method.
+        compared: Whether its rows are of one setting, so that one of them can be the best.
     """
 
     title: str
     part: str
     rows: list[Row]
+    compared: bool = True
 
 
 def tables_of(records: list[RunRecord]) -> list[Table]:
-    """List the tables of records: in each setting clean and shifted, then one for each domain held out."""
-    return [table for setting in settings_of(records) for table in _tables_of(setting)]
+    """List the tables of records: in each setting clean and shifted, then one for each domain held out.
+
+    Several settings come together in a table first; then those that compare methods have tables of their own.
+    """
+    settings = settings_of(records)
+    if len(settings) == 1:
+        return _tables_of(settings[0])
+    several = [setting for setting in settings if len(methods_of(setting.records)) > 1]
+    return _overview(settings) + [table for setting in several for table in _tables_of(setting)]
+
+
+def _overview(settings: Sequence[Setting]) -> list[Table]:
+    """List all settings in one table, clean, and in one under shift."""
+    found: dict[str, list[Row]] = {}
+    for setting in settings:
+        for row in rows_of(setting.records):
+            for part in dict.fromkeys(part for part, _ in row.cells):
+                if part == SHIFTED or part.startswith(CLEAN):
+                    title = SHIFTED if part == SHIFTED else CLEAN
+                    cells = {(title, key): values for (own, key), values in row.cells.items() if own == part}
+                    found.setdefault(title, []).append(Row(f"{setting.title}: {row.method}", row.seeds, cells))
+    return [Table(title, title, rows, compared=False) for title, rows in sorted(found.items())]
 
 
 def _tables_of(setting: Setting) -> list[Table]:
@@ -164,7 +186,7 @@ def _values(by_seed: dict[int, list[dict[str, Cell | Mean]]], part: str, key: st
 
 def _parts(evaluation: Evaluation) -> dict[str, Cell | Mean]:
     """List the sets with numbers, by the title of their table: clean, shifted, and others that are reported."""
-    clean = "In distribution" + (" (the validation set)" if evaluation.clean_is_validation else "")
+    clean = CLEAN + (" (the validation set)" if evaluation.clean_is_validation else "")
     parts: dict[str, Cell | Mean] = {clean: evaluation.clean}
     if evaluation.shifted is not None:
         parts[SHIFTED] = evaluation.shifted
@@ -213,6 +235,11 @@ def best(rows: list[Row], part: str, column: Column) -> Row | None:
     return first if all(_is_better(first, row, part, key) for row in measured if row is not first) else None
 
 
+def best_of(table: Table, column: Column) -> Row | None:
+    """Find the best row of a table, see `best`; of several settings there is none."""
+    return best(table.rows, table.part, column) if table.compared else None
+
+
 def _is_better(row: Row, other: Row, part: str, key: str) -> bool:
     mine, theirs = (dict(zip(one.seeds, one.cells[part, key], strict=True)) for one in (row, other))
     shared = sorted(mine.keys() & theirs.keys())
@@ -239,7 +266,7 @@ def markdown(records: list[RunRecord]) -> str:
 
 def cells_of(table: Table, columns: Sequence[Column], bold: str) -> Iterator[tuple[Row, list[str]]]:
     """Write the cells of each row, with `bold` around what `best` finds."""
-    winners = [best(table.rows, table.part, column) for column in columns]
+    winners = [best_of(table, column) for column in columns]
     for row in table.rows:
         texts = [row.text(table.part, column) for column in columns]
         yield row, [bold.format(t) if row is winner else t for t, winner in zip(texts, winners, strict=True)]

@@ -29,3 +29,5 @@ def write_tables(directory: Path, records: list[RunRecord], against: str | None 
     for name, text in files.items():
         if text:
             write_atomically(directory / name, text.encode())
+        else:
+            (directory / name).unlink(missing_ok=True)  # of an earlier report

@@ -229,6 +229,7 @@ def _samples(entry: Entry, method: int) -> list[dict[str, Any]]:
     return [
         {
             "method": method,
+            "seed": entry.seed,
             "shift": sample.shift and plain(sample.shift),
             "severity": sample.severity,
             "true": plain(sample.true),

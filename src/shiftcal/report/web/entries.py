@@ -63,7 +63,7 @@ def of_run(record: RunRecord, gallery: Sequence[Sample] = ()) -> Entry:
     evaluation, data = record.evaluation, record.data
     cells = {CLEAN: evaluation.clean}
     cells |= {TestSet("other", name): cell for name, cell in evaluation.other_tests.items()}
-    cells |= {TestSet("shift", str(cell.shift), cell.severity): cell for cell in evaluation.shifts}
+    cells |= _shifts(evaluation.shifts)
     reliability = evaluation.reliability
     return Entry(
         name=record.method,
@@ -83,7 +83,7 @@ def of_run(record: RunRecord, gallery: Sequence[Sample] = ()) -> Entry:
 def of_audit(record: AuditRecord, gallery: Sequence[Sample] = ()) -> Entry:
     """Show an audit."""
     cells: dict[TestSet, Cell] = {CLEAN: record.clean}
-    cells |= {TestSet("shift", str(cell.shift), cell.severity): cell for cell in record.shifts}
+    cells |= _shifts(record.shifts)
     words = {name: f"{name}, fitted on {tried.fitted_on}" for name, tried in record.calibrators.items()}
     return Entry(
         name=record.model.name,
@@ -96,6 +96,14 @@ def of_audit(record: AuditRecord, gallery: Sequence[Sample] = ()) -> Entry:
         calibrators={name: words.get(name, name) for name in record.clean.scaled},
         gallery=tuple(gallery),
     )
+
+
+def _shifts(cells: Sequence[Cell]) -> dict[TestSet, Cell]:
+    """List shifted test sets; a shift that was measured once, such as a domain, has no severity."""
+    names = [str(cell.shift) for cell in cells]
+    return {
+        TestSet("shift", n, c.severity if names.count(n) > 1 else None): c for n, c in zip(names, cells, strict=True)
+    }
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -128,6 +136,7 @@ def _about_run(record: RunRecord) -> dict[str, str]:
         "machine": machine_of(record, record.device),
         "started": record.started or "–",
         "revision": record.revision or "–",
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items() if version),
     }
     return found | {f"seconds, {name}": f"{value:.1f}" for name, value in record.seconds.items()}
 

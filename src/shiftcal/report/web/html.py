@@ -138,6 +138,8 @@ def _head(title: str, words: str, better: str) -> str:
 
 def _cell(cell: Cell) -> str:
     best = ' class="best"' if cell.best else ""
+    if cell.text == "–":
+        return f'<td{best} data-value="">–</td>'
     if cell.value is None:
         return f"<td{best}>{_escaped(cell.text)}</td>"
     return f'<td{best} data-value="{cell.value:.6g}">{_escaped(cell.text)}</td>'

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from shiftcal.records import RunRecord
 from shiftcal.report.intervals import Difference, difference
-from shiftcal.report.table import SHIFTED, Row, parts_of, rows_of
-
-CLEAN = "In distribution"
+from shiftcal.report.table import CLEAN, SHIFTED, Row, parts_of, rows_of
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,16 @@ class Comparison:
         if not others:
             return f"{start}."
         start += f"; the highest is that of {others[-1].method}: {_error(others[-1], part)}."
-        found = [(row.method, self._difference(first, row, part, "ece")) for row in others]
-        if all(one is None or one.half_width is None for _, one in found):
-            return f"{start} One seed: how much of this is chance is not known."
-        tied = [name for name, one in found if one is None or not one.shown]
-        if not tied:
+        found = {row.method: self._difference(first, row, part, "ece") for row in others}
+        unknown = [name for name, one in found.items() if one is None or one.half_width is None]
+        tied = [name for name, one in found.items() if name not in unknown and one is not None and not one.shown]
+        if len(unknown) == len(found):
+            return f"{start} {first.method} shares no two seeds with another: how much of this is chance is not known."
+        if not unknown and not tied:
             return f"{start} All others are higher, by 95 % intervals over seeds."
-        more = f" and {len(tied) - 4} more" if len(tied) > 4 else ""
-        return f"{start} A difference to {', '.join(tied[:4])}{more} is not shown."
+        near = f" Chance may explain the difference to {_listed(tied)}." if tied else ""
+        few = f" With {_listed(unknown)} it shares fewer than two seeds, which shows nothing." if unknown else ""
+        return f"{start}{near}{few}"
 
     def _difference(self, row: Row, other: Row, part: str, key: str) -> Difference | None:
         """Compare two methods on the seeds that both have; None where there are none."""
@@ -84,7 +84,7 @@ class Comparison:
         if found.half_width is None:
             return [f"{start} (one seed)."]
         sure = "" if found.shown else ": within chance"
-        return [f"{start} (± {100 * found.half_width:.1f}, 95 % over seeds){sure}."]
+        return [f"{start} (95 % interval over seeds: ± {100 * found.half_width:.1f}){sure}."]
 
 
 def comparison_of(records: list[RunRecord]) -> Comparison:
@@ -92,6 +92,11 @@ def comparison_of(records: list[RunRecord]) -> Comparison:
     rows = rows_of(records)
     parts = [part for part in parts_of(rows) if part == SHIFTED or part.startswith(CLEAN)]
     return Comparison(rows, parts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{', '.join(names[:4])}{more}"
 
 
 def where(part: str) -> str:

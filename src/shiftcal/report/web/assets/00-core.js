@@ -1,5 +1,5 @@
 const data = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#2f7ed8", "#d95f34", "#2a9d6f", "#b353c4", "#a98600", "#d6457f", "#1f97ad", "#75871a", "#8468dd", "#a5673c", "#6d7f90", "#d8473a"];
+const COLOURS = ["#2f7ed8", "#d95f34", "#2a9d6f", "#b353c4", "#a98600", "#d6457f", "#1f97ad", "#75871a", "#8468dd", "#a5673c", "#6d7f90"];
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -38,6 +38,7 @@ const number = (value, metric) => (known(value) ? (value * metric.factor).toFixe
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const nameOf = (set) => (set.kind === "clean" ? "clean" : words(set.shift) + (set.severity ? ` ${set.severity}` : ""));
 const shiftsOf = (data) => [...new Set(data.sets.filter((s) => s.kind === "shift").map((s) => s.shift))];
+const severities = [...new Set(data.sets.filter((s) => s.kind === "shift" && s.severity).map((s) => s.severity))].sort((a, b) => a - b);
 const shown = () => data.methods.map((_, method) => method).filter((method) => !state.hidden.has(method));
 
 // Runs of a method: those of the chosen seed, or all.

@@ -2,8 +2,8 @@
 function heatValue(set) {
   const own = valueOf(state.method, set);
   if (state.versus < 0) return own;
-  const other = valueOf(state.versus, set);
-  return known(own) && known(other) ? own - other : null;
+  const other = valueOf(state.versus, set), size = data.metrics[state.metric].better === "zero" ? Math.abs : (v) => v;
+  return known(own) && known(other) ? size(own) - size(other) : null;
 }
 
 // The span of a metric over all methods and sets, so that colours mean the same for each.
@@ -20,7 +20,7 @@ function shade(value, low, high, metric) {
   if (!known(value)) return "transparent";
   if (state.versus >= 0) {
     const size = Math.min(Math.abs(value) / (high - low || 1), 1);
-    const worse = metric.better === "high" ? value < 0 : value > 0;
+    const worse = metric.better === "high" ? value < 0 : value > 0; // of a gap its size counts, see heatValue
     return `rgba(var(--${worse ? "over" : "good"}-rgb), ${(0.6 * Math.sqrt(size)).toFixed(3)})`;
   }
   const size = metric.better === "zero" ? Math.abs(value) / Math.max(Math.abs(low), Math.abs(high), 1e-9) : (value - low) / (high - low || 1);
@@ -35,7 +35,7 @@ function withinChance(index, value, metric) {
 
 function heatCell(index, low, high, metric) {
   const value = index < 0 ? null : heatValue(index);
-  if (!known(value)) return element("td", {}, "");
+  if (!known(value)) return element("td", {}, index < 0 ? "" : element("span", { class: "none", title: "not measured" }, "–"));
   const text = (state.versus >= 0 && value > 0 ? "+" : "") + number(value, metric);
   const chance = withinChance(index, value, metric);
   const label = `${nameOf(data.sets[index])}: ${metric.title} ${text}${chance ? ", within chance" : ""}`;
@@ -58,14 +58,16 @@ function walk(event) {
 
 function heatMap() {
   const metric = data.metrics[state.metric], [low, high] = span();
-  const severities = [...new Set(data.sets.filter((s) => s.kind === "shift").map((s) => s.severity ?? 1))].sort((a, b) => a - b);
-  const head = element("tr", {}, element("th", { scope: "col" }, severities.length > 1 ? "severity" : "test set"), ...severities.map((s) => element("th", { scope: "col", "aria-label": `severity ${s}` }, severities.length > 1 ? String(s) : "")));
+  const columns = severities.length ? severities : [null];
+  const head = element("tr", {}, element("th", { scope: "col" }, severities.length ? "severity" : "test set"), ...columns.map((s) => element("th", { scope: "col" }, s === null ? data.metrics[state.metric].title : String(s))));
   const clean = element("tr", {}, element("th", { scope: "row" }, "clean"), heatCell(0, low, high, metric));
   const rows = shiftsOf(data).map((shift) => {
-    const at = (severity) => data.sets.findIndex((s) => s.kind === "shift" && s.shift === shift && (s.severity ?? 1) === severity);
-    return element("tr", {}, element("th", { scope: "row" }, words(shift)), ...severities.map((s) => heatCell(at(s), low, high, metric)));
+    const at = (severity) => data.sets.findIndex((s) => s.kind === "shift" && s.shift === shift && s.severity === severity);
+    const once = at(null), cells = once >= 0 ? [heatCell(once, low, high, metric)] : columns.map((s) => heatCell(at(s), low, high, metric));
+    return element("tr", {}, element("th", { scope: "row" }, words(shift)), ...cells);
   });
   const table = element("table", { class: "heat", onkeydown: walk }, element("thead", {}, head), element("tbody", {}, clean, ...rows));
+  if (!table.querySelector('button[tabindex="0"]')) table.querySelector("button")?.setAttribute("tabindex", "0");
   return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "shift by severity" }, table);
 }
 
@@ -78,8 +80,9 @@ part("heat", true, ["method", "versus", "seed", "metric", "state", "set"], () =>
     data.states.length > 1 ? chosen(stateOptions(), state.state, (v) => { state.state = v; }, "calibrator") : null,
   ];
   const metric = data.metrics[state.metric];
+  const which = `${metric.title}, ${data.states[state.state].title}${state.seed < 0 ? "" : `, seed ${state.seed}`}`;
   const note = state.versus < 0
-    ? `${metric.words} Darker is worse; the scale is that of all methods.`
-    : `${data.methods[state.method]} minus ${data.methods[state.versus]}: red is worse, blue is better.`;
+    ? `${data.methods[state.method]}: ${which}. ${metric.words} The redder, the worse; the scale is that of all methods.`
+    : `${data.methods[state.method]} minus ${data.methods[state.versus]}: ${which}. Red is worse, blue is better.`;
   return [element("div", { class: "controls" }, ...controls.filter(known)), heatMap(), element("p", { class: "note" }, note)];
 });

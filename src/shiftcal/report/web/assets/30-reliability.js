@@ -58,8 +58,10 @@ function diagramOf(diagram, label, size = 300) {
 function reliabilityOf(method) {
   const set = data.sets[state.set], found = binsOf(method, state.set);
   const title = `${data.methods[method]}, ${nameOf(set)}`;
-  if (!found.length) return element("p", { class: "note" }, `${title}: the records hold no bins of this.`);
-  const diagram = together(found), runs = runsOf(method);
+  const runs = runsOf(method);
+  if (!runs.length) return element("p", { class: "note" }, `${data.methods[method]} has no run with seed ${state.seed}.`);
+  if (!found.length) return element("p", { class: "note" }, `${title}: not measured, or the records hold no bins of it.`);
+  const diagram = together(found);
   const index = data.metrics.findIndex((metric) => metric.key === "ece"), ece = valueOf(method, state.set, index);
   const floor = state.state === 0 ? runs[0]?.floor?.[state.set] : null;
   const each = mean(found.map((packed) => noiseFloor(together([packed]))));

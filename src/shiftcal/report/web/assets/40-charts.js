@@ -48,9 +48,8 @@ function lines(title, all, { ys, xTicks, xText, yText = short, width = 260, heig
 function severityPoints(method, shift) {
   const metric = data.metrics[state.metric], points = [], clean = valueOf(method, 0);
   if (known(clean)) points.push([0, clean * metric.factor]);
-  const severities = [...new Set(data.sets.filter((s) => s.kind === "shift").map((s) => s.severity ?? 1))].sort((a, b) => a - b);
   for (const severity of severities) {
-    const sets = [...data.sets.keys()].filter((k) => data.sets[k].kind === "shift" && (data.sets[k].severity ?? 1) === severity && (shift === null || data.sets[k].shift === shift));
+    const sets = [...data.sets.keys()].filter((k) => data.sets[k].kind === "shift" && data.sets[k].severity === severity && (shift === null || data.sets[k].shift === shift));
     const value = mean(sets.map((set) => valueOf(method, set)).filter(known));
     if (known(value)) points.push([severity, value * metric.factor]);
   }
@@ -71,14 +70,15 @@ function severityCurves() {
   });
 }
 
-part("severity", shiftsOf(data).length > 0, ["metric", "state", "seed", "hidden", "shared"], () => {
+part("severity", severities.length > 0, ["metric", "state", "seed", "hidden", "shared"], () => {
   const controls = element("div", { class: "controls" },
     chosen(metricOptions(), state.metric, (v) => { state.metric = v; }, "metric"),
     data.states.length > 1 ? chosen(stateOptions(), state.state, (v) => { state.state = v; }, "calibrator") : "",
     checked("one scale for all", state.shared, (v) => { state.shared = v; }));
   const metric = data.metrics[state.metric];
-  return [controls, legend(), element("div", { class: "multiples" }, ...severityCurves()),
-    element("p", { class: "note" }, `${metric.title} by severity. ${metric.words}`)];
+  const curves = severityCurves(), none = curves.length ? "" : " Not measured after this calibrator.";
+  return [controls, legend(), element("div", { class: "multiples" }, ...curves),
+    element("p", { class: "note" }, `${metric.title} by severity, ${data.states[state.state].title}. ${metric.words}${none}`)];
 });
 
 function quantile(sorted, share) {
@@ -87,7 +87,7 @@ function quantile(sorted, share) {
 }
 
 function boxValues(method, severity) {
-  const sets = [...data.sets.keys()].filter((k) => data.sets[k].kind === "shift" && (data.sets[k].severity ?? 1) === severity);
+  const sets = [...data.sets.keys()].filter((k) => data.sets[k].kind === "shift" && data.sets[k].severity === severity);
   return sets.map((set) => valueOf(method, set)).filter(known).map((v) => v * data.metrics[state.metric].factor).sort((a, b) => a - b);
 }
 
@@ -102,15 +102,15 @@ function box(method, values, x, width, y) {
 }
 
 part("boxes", shiftsOf(data).length > 2, ["metric", "state", "seed", "hidden", "shared"], () => {
-  const severities = [...new Set(data.sets.filter((s) => s.kind === "shift").map((s) => s.severity ?? 1))].sort((a, b) => a - b);
-  const methods = shown(), all = severities.map((s) => methods.map((m) => boxValues(m, s)));
+  const groups = severities.length ? severities : [null];
+  const methods = shown(), all = groups.map((s) => methods.map((m) => boxValues(m, s)));
   const ys = spanOf(all.flat(2), data.metrics[state.metric].better === "low");
-  const figures = severities.map((severity, k) => {
+  const figures = groups.map((severity, k) => {
     const width = 260, height = 190, own = state.shared ? ys : spanOf(all[k].flat(), data.metrics[state.metric].better === "low");
     const frame = axes({ width, height, xs: [0, 1], ys: own, xTicks: [], yText: short });
     const room = (width - 58) / Math.max(methods.length, 1), wide = Math.min(room * 0.7, 34);
     const boxes = methods.map((method, i) => all[k][i].length ? box(method, all[k][i], 42 + room * i + (room - wide) / 2, wide, frame.y) : "");
-    const title = severities.length > 1 ? `severity ${severity}` : "all shifts";
+    const title = severity === null ? "all shifts" : `severity ${severity}`;
     return element("figure", {}, element("figcaption", {}, title), picture(width, height, `Box plots, ${title}`, ...frame.marks, ...boxes.filter((b) => b !== "")));
   });
   const note = "Over the shifts of a severity: the median, half of them in the box, all of them between the ends.";

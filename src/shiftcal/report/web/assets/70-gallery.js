@@ -4,7 +4,7 @@ const galleries = [...new Set(data.gallery.map((one) => `${one.method} ${one.shi
 
 function sampleTitle(key) {
   const one = data.gallery.find((other) => `${other.method} ${other.shift ?? ""} ${other.severity ?? ""}` === key);
-  return `${data.methods[one.method]}, ${one.shift ? words(one.shift) + (one.severity ? ` ${one.severity}` : "") : "clean"}`;
+  return `${data.methods[one.method]}${known(one.seed) ? `, seed ${one.seed}` : ""}, ${one.shift ? words(one.shift) + (one.severity ? ` ${one.severity}` : "") : "clean"}`;
 }
 
 function sampleOf(one) {
