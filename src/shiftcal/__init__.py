@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from shiftcal import augment, calibrators, losses, methods, metrics
+    from shiftcal import augment, calibrators, data, losses, methods, metrics, models
     from shiftcal.auditing.audit import Images, audit, audit_predictions
     from shiftcal.auditing.grid import evaluate
     from shiftcal.auditing.tables import read_predictions
@@ -54,7 +54,7 @@ _NAMES = {
     "Images": "shiftcal.auditing.audit",
     "AuditRecord": "shiftcal.records.audit",
 }
-_MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
+_MODULES = ("losses", "augment", "metrics", "calibrators", "methods", "data", "models")
 
 __all__ = [
     "CORRUPTIONS",
@@ -70,6 +70,7 @@ __all__ = [
     "augment",
     "calibrators",
     "corrupt",
+    "data",
     "dct_low_pass",
     "evaluate",
     "fft_low_pass",
@@ -78,6 +79,7 @@ __all__ = [
     "losses",
     "methods",
     "metrics",
+    "models",
     "read_predictions",
     "rectified_backward",
     "rectify",

@@ -47,6 +47,10 @@ ChannelMean = Annotated[str, typer.Option("--mean", metavar="R,G,B", help="Mean 
 ChannelStd = Annotated[str, typer.Option("--std", metavar="R,G,B", help="Standard deviation of the channels.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 TrustModel = Annotated[bool, typer.Option("--trust", help="Run code that a run's config or a .pt2 file names.")]
+Plugin = Annotated[
+    list[str],
+    typer.Option("--plugin", metavar="MODULE", help="Module that registers methods, losses, …; repeatable."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
 
 
@@ -54,6 +58,11 @@ def with_options(set_: list[str], weights: str | None, holdout: str | None) -> l
     """Turn options into the keys that they stand for."""
     named = {"train.weights": weights, "data.holdout": holdout}
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
+
+
+def plugin_words(plugins: list[str]) -> list[str]:
+    """Write plugins as the options that name them."""
+    return [word for module in plugins for word in ("--plugin", module)]
 
 
 def words_of(text: str) -> list[str]:
