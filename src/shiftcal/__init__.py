@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shiftcal.auditing.grid import evaluate
     from shiftcal.auditing.tables import read_predictions
     from shiftcal.experiments.config import load_config
+    from shiftcal.experiments.loaded import load
     from shiftcal.experiments.run import train
     from shiftcal.filtering import dct_low_pass, fft_low_pass
     from shiftcal.gradients import (
@@ -47,6 +48,7 @@ _NAMES = {
     "train": "shiftcal.experiments.run",
     "evaluate": "shiftcal.auditing.grid",
     "WeightAverage": "shiftcal.training.averaging",
+    "load": "shiftcal.experiments.loaded",
     # audits
     "audit": "shiftcal.auditing.audit",
     "audit_predictions": "shiftcal.auditing.audit",
@@ -75,6 +77,7 @@ __all__ = [
     "evaluate",
     "fft_low_pass",
     "gather",
+    "load",
     "load_config",
     "losses",
     "methods",

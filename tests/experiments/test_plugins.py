@@ -169,6 +169,7 @@ def test_a_data_set_by_path(place: Path) -> None:
         ("from shiftcal import losses\nlosses.register('mine', 3)", "mine, a int"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_plugin_that_cannot_be_imported_is_one_line(place: Path, text: str, said: str) -> None:
     (place / "my_plugin.py").write_text(text)
     code, stdout, stderr = invoke("train", "demo", "--plugin", "my_plugin", "--out", place / "run")

@@ -17,6 +17,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 from shiftcal.cli import (
     audit,
     bench,
+    card,
     corrupt,
     data,
     demo,
@@ -46,6 +47,7 @@ app.command(help=audit.HELP)(audit.audit)
 app.command(help=gate.HELP)(gate.gate)
 app.command(help=export.HELP)(export.export)
 app.command(help=predict.HELP)(predict.predict)
+app.command(help=card.HELP)(card.card)
 app.command("eval", help=evaluate.HELP)(evaluate.evaluate)
 app.command(help=report.HELP)(report.report)
 app.command(help=corrupt.HELP)(corrupt.corrupt)

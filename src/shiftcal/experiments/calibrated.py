@@ -13,9 +13,10 @@ from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
 from shiftcal.auditing.tables import read_predictions
 from shiftcal.experiments.audited import prepare
 from shiftcal.experiments.wanted import Wanted
+from shiftcal.records import CALIBRATOR
 from shiftcal.records.audit import AuditRecord
 
-CALIBRATOR, BEST = "calibrator.safetensors", "best"
+BEST = "best"
 _APART = 0.05  # what a temperature fitted again may change by the order of sums, on another device
 
 

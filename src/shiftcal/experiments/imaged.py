@@ -39,10 +39,8 @@ def source_of(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | No
         return data.load(wanted.data), None
     if wanted.data in recipe_names() or wanted.data.endswith(".toml"):
         return load_dataset(load_config(wanted.data)), None
-    expected = (
-        f"a folder, one of {', '.join(name for name in data.ADDED.names() if name not in data.BY_PATH)}, or a recipe"
-    )
-    raise wrong("data", expected, wanted.data)
+    names = ", ".join(name for name in data.ADDED.names() if name not in data.BY_PATH)
+    raise wrong("data", f"a folder, one of {names}, or a recipe", wanted.data)
 
 
 def nearest_constants(size: int) -> str:

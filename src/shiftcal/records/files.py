@@ -17,6 +17,7 @@ from shiftcal.records.models import RunRecord
 from shiftcal.records.upgrade import upgraded
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
+CALIBRATOR = "calibrator.safetensors"
 GRID = ("records.jsonl", "records.jsonl.xz")
 _DIGITS = 5  # significant digits of a compact record
 
