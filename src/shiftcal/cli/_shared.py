@@ -158,7 +158,8 @@ def _want_of_memory(error: BaseException) -> str:
 
 
 def _fail_with_resume(message: str, out: Path, resume: str | None) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with every worker that ends, torch's handler would raise again
+    if hasattr(signal, "SIGCHLD"):  # with every worker that ends, torch's handler would raise again
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fail(f"{message} {_last_checkpoint(out)}{f' Continue with: {resume}' if resume else ''}", 1)
 
 
