@@ -182,6 +182,17 @@ def show_warning(message: Warning | str, category: type[Warning], filename: str,
     sys.stderr.write(text)
 
 
+def report_files(record: RunRecord, out: Path) -> list[Path]:
+    """Write the report of a run into its directory, for its trackers, and list the files."""
+    from shiftcal.experiments.grid import REPORT_FILES
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import before_and_after
+
+    records = before_and_after(record) if record.before is not None else [record]
+    write_report(out, records, f"shiftcal: {out.resolve().name}")
+    return sorted(out / name for name in REPORT_FILES if (out / name).is_file())
+
+
 def write_and_print_report(
     records: list[RunRecord],
     out: Path,

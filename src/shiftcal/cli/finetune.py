@@ -17,6 +17,7 @@ from shiftcal.cli._shared import (
     Trust,
     errors_in_one_line,
     plugin_words,
+    report_files,
     resume_command,
     with_options,
 )
@@ -65,6 +66,6 @@ def finetune(
             config = load_config(recipe, changes, plugin)
         else:
             config = config_of_run(checkpoint, changes, trust=trust, plugins=plugin)
-        record = complete(config, out, resume=resume)
+        record = complete(config, out, resume=resume, artefacts=report_files)
         print_table(before_and_after(record))
         typer.echo(f"Record: {out / 'record.json'}")

@@ -15,6 +15,7 @@ from shiftcal.cli._shared import (
     Weights,
     errors_in_one_line,
     plugin_words,
+    report_files,
     resume_command,
     was_restarted,
     with_options,
@@ -51,6 +52,7 @@ def train(
 
         if resume and not out.exists():
             typer.echo(f"There is nothing to resume in {out}: the run starts from the beginning.")
-        record = complete(load_config(recipe, set_, plugin), out, resume=resume or was_restarted())
+        config = load_config(recipe, set_, plugin)
+        record = complete(config, out, resume=resume or was_restarted(), artefacts=report_files)
         print_table([record])
         typer.echo(f"Record: {out / 'record.json'}")
