@@ -22,9 +22,8 @@ def main(out: Path) -> None:
     options = [word for item in (*SIZES, "method=ce") for word in ("--set", item)]
     assert shiftcal("train", "demo", *options, "--out", out / "run") == 0
     assert shiftcal("export", out / "run", "--calibrator", "none", "--to", out / "model.onnx") == 0
-    (out / "images.toml").write_text(
-        "[data]\ntrain = 8\nvalidation = 400\ntest = 400\ntexture_amplitude = 0.15\ntexture_match = 0.95\n"
-    )
+    keys = [item.removeprefix("data.") for item in SIZES if item.startswith("data.")]
+    (out / "images.toml").write_text("\n".join(["[data]", *keys]))
     images = ["--data", out / "images.toml", "--corruptions", "contrast"]
     assert shiftcal("audit", out / "model.onnx", *images, "--out", out / "audit") == 0
     loose = shiftcal("gate", out / "audit", "--max-ece", "0.9")
