@@ -15,12 +15,11 @@ EPOCHS, BATCH = 4, 64
 torch.manual_seed(0)
 DATASET = data.load("shapes", train=2000, validation=200, test=500, texture_amplitude=0.15, texture_match=0.95)
 TRAIN, TEST = DATASET.train, DATASET.test
-assert isinstance(TRAIN, data.MemorySplit)
-assert isinstance(TEST, data.MemorySplit)
 
 
-def batches(split: data.MemorySplit) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(split: data.ImageSplit) -> Iterator[tuple[Tensor, Tensor]]:
     """Draw an epoch: uint8 images and their classes."""
+    assert isinstance(split, data.MemorySplit)
     for rows in torch.randperm(len(split)).split(BATCH):
         yield split.images[rows], split.targets[rows]
 
@@ -30,8 +29,9 @@ def normalise(images: Tensor) -> Tensor:
     return images.float() / 127.5 - 1
 
 
-def show(name: str, model: nn.Module, split: data.MemorySplit) -> None:
+def show(name: str, model: nn.Module, split: data.ImageSplit) -> None:
     """Print accuracy and ECE, clean and under Gaussian noise."""
+    assert isinstance(split, data.MemorySplit)
     model.eval()
     noisy = corrupt(split.images, "gaussian_noise", severity=3)
     with torch.inference_mode():

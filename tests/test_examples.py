@@ -21,11 +21,7 @@ SAID = {
     "corrupt_folder.py": ("161 files, such as corrupted/",),
     "calibrated_export.py": ("exported and shared differ by", "calibrated  ECE"),
 }
-NEEDS = {
-    "audit_timm.py": ("timm",),
-    "onnx_audit_and_gate.py": ("onnxruntime",),
-    "calibrated_export.py": ("onnxscript",),
-}
+NEEDS = {"audit_timm.py": "timm", "onnx_audit_and_gate.py": "onnxscript", "calibrated_export.py": "onnxscript"}
 
 
 def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

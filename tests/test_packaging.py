@@ -81,7 +81,7 @@ def test_a_users_program_is_checked_strictly(tmp_path: Path) -> None:
     answer = python(
         *("-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", tmp_path / "cache"),
         *("--disable-error-code", "no-untyped-call", "--follow-imports", "silent"),
-        ROOT / "examples" / "own_loop.py",
+        *(ROOT / "examples" / name for name in ("own_loop.py", "my_methods.py")),
         path=ROOT / "src",
         cwd=tmp_path,
     )
