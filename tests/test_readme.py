@@ -2,6 +2,9 @@
 
 import importlib.util
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from shiftcal.report.table import markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACES = ("*.md", "docs/**/*.md", "benchmarks/*.md", "results/**/*.md")
+PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/*.md", "results/**/*.md")
 DOCUMENTS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(ROOT.glob(place))]
 
 
@@ -39,6 +42,25 @@ def test_the_snippets_train(which: int, length: int) -> None:
     names["generator"] = torch.Generator().manual_seed(0)
     exec(compile(snippet, "README.md", "exec"), names)
     assert losses.cross_entropy(names["model"](normalise(images)), targets).item() < before
+
+
+TINY = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=1", "evaluation.corruptions=[]"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/plugins.md"])
+def test_the_plugin_is_trained_by_the_command_beside_it(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(# my_methods.py\n.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"^shiftcal (train demo --plugin my_methods .*)$", text, re.MULTILINE)
+    (tmp_path / "my_methods.py").write_text(snippet)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    words = [*shlex.split(command), *(word for item in TINY for word in ("--set", item))]
+    answer = subprocess.run([sys.executable, "-m", "shiftcal", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    (record,) = load_records(tmp_path / "runs" / "mine")
+    assert (record.method, record.config["plugins"]) == ("poly1-fgr", ["my_methods"])
 
 
 def test_the_reference_of_all_keys_is_up_to_date() -> None:

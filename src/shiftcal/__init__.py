@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from shiftcal import augment, calibrators, losses, methods, metrics
+    from shiftcal import augment, calibrators, data, losses, methods, metrics, models
     from shiftcal.auditing.audit import Images, audit, audit_predictions
     from shiftcal.auditing.grid import evaluate
     from shiftcal.auditing.tables import read_predictions
     from shiftcal.experiments.config import load_config
+    from shiftcal.experiments.loaded import load
     from shiftcal.experiments.run import train
     from shiftcal.filtering import dct_low_pass, fft_low_pass
     from shiftcal.gradients import (
@@ -47,6 +48,7 @@ _NAMES = {
     "train": "shiftcal.experiments.run",
     "evaluate": "shiftcal.auditing.grid",
     "WeightAverage": "shiftcal.training.averaging",
+    "load": "shiftcal.experiments.loaded",
     # audits
     "audit": "shiftcal.auditing.audit",
     "audit_predictions": "shiftcal.auditing.audit",
@@ -54,7 +56,7 @@ _NAMES = {
     "Images": "shiftcal.auditing.audit",
     "AuditRecord": "shiftcal.records.audit",
 }
-_MODULES = ("losses", "augment", "metrics", "calibrators", "methods")
+_MODULES = ("losses", "augment", "metrics", "calibrators", "methods", "data", "models")
 
 __all__ = [
     "CORRUPTIONS",
@@ -70,14 +72,17 @@ __all__ = [
     "augment",
     "calibrators",
     "corrupt",
+    "data",
     "dct_low_pass",
     "evaluate",
     "fft_low_pass",
     "gather",
+    "load",
     "load_config",
     "losses",
     "methods",
     "metrics",
+    "models",
     "read_predictions",
     "rectified_backward",
     "rectify",

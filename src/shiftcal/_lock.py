@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from shiftcal._errors import RunDirectoryError
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing keeps a second process out
+    fcntl = None  # type: ignore[assignment]
 
 _LOCK = ".lock.tmp"
 
@@ -34,13 +38,16 @@ def locked(out: Path) -> Iterator[None]:
             yield
         finally:
             if _is_at(file, path):  # a directory that was removed may be another process's by now
-                path.unlink(missing_ok=True)
+                with suppress(PermissionError):  # Windows keeps a file that is open; the next process takes it up
+                    path.unlink(missing_ok=True)
 
 
 def _open_locked(path: Path) -> IO[str]:
     """Open and lock a file. One that its holder removed while this process waited for it is opened anew."""
     while True:
         file = path.open("a+", encoding="utf-8")
+        if fcntl is None:
+            return file
         try:
             # Not flock, which the workers of a loader would inherit and hold when their parent is killed.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

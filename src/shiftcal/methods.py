@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shiftcal._errors import unknown, wrong
+from shiftcal._errors import wrong
 from shiftcal._imports import import_object
+from shiftcal._plugins import Registry
 
 Weights = Literal["last", "best_nll", "best_ece", "average"]
 
@@ -165,18 +166,33 @@ METHODS: dict[str, Method] = {
 # fmt: on
 
 
+def register(name: str, row: Method) -> None:
+    """Add a row of your own under a name that the command line takes; for plugins, see `docs/plugins.md`.
+
+    Example:
+        >>> register("doctest-brier", Method(Loss("brier")))
+        >>> find("doctest-brier").loss.name
+        'brier'
+    """
+    ADDED.register(name, row)
+
+
 def find(name: str) -> Method:
-    """Look a method up: a row's name, or "package.module:row" for a `Method` of your own.
+    """Look a method up: a row's name, one that a plugin or an entry point adds, or "package.module:row".
 
     Example:
         >>> find("ce").loss.name
         'cross_entropy'
     """
     if ":" in name:
-        row = import_object("method", name, "row, a shiftcal.methods.Method")
-        if not isinstance(row, Method):
-            raise wrong("method", "package.module:row, a shiftcal.methods.Method", f"{name}, a {type(row).__name__}")
-        return row
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+        return _checked(name, import_object("method", name, "row, a shiftcal.methods.Method"))
+    return METHODS[name] if name in METHODS else ADDED.find(name)
+
+
+def _checked(name: str, row: object) -> Method:
+    if not isinstance(row, Method):
+        raise wrong("method", "package.module:row, a shiftcal.methods.Method", f"{name}, a {type(row).__name__}")
+    return row
+
+
+ADDED = Registry("method", "shiftcal.methods", lambda: METHODS, _checked)

@@ -46,7 +46,7 @@ def invoke(*words: str | Path) -> tuple[int, str, str]:
 COMMANDS = [
     [],
     *([name] for name in ["demo", "train", "finetune", "bench", "eval", "report", "recipes", "data", "audit", "gate"]),
-    *([name] for name in ["export", "predict"]),
+    *([name] for name in ["export", "predict", "card"]),
 ]
 
 
@@ -71,6 +71,7 @@ def test_help_is_complete_and_imports_nothing_heavy(command: list[str]) -> None:
         "data": ["list", "prepare"],
         "export": ["MODEL", "--calibrator", "--to", "--data", "--size"],
         "predict": ["MODEL", "FOLDER", "--calibrator", "--out", "--all"],
+        "card": ["RUN|AUDIT", "--out", "--license", "--calibrator"],
         "audit": ["MODEL", "--data", "--predictions", "--shift", "--out"],
         "gate": ["AUDIT", "--max-ece", "--strict", "--where"],
     }

@@ -2,16 +2,21 @@
 
 import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from shiftcal import data
+from shiftcal.cli import app
 from shiftcal.experiments.config import Config, load_config
-from shiftcal.experiments.run import train
+from shiftcal.experiments.run import complete, train
+from shiftcal.experiments.tracking import evaluated
+from shiftcal.records import read_record
 
 SIZES = ["data.train=100", "data.validation=24", "data.test=24", "train.epochs=3", "train.batch_size=32"]
 
@@ -86,8 +91,112 @@ def test_wandb_is_told_each_epoch_under_its_number_and_the_end(
     assert told[-1] == "end"
 
 
+TINY = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=2", "method=ce"]
+TINY += ['evaluation.corruptions=["contrast"]']
+
+
+def tracked(name: str, out: Path, *words: str) -> Path:
+    """Train by the command line with a tracker."""
+    options = [word for item in (*TINY, f'train.track=["{name}"]') for word in ("--set", item)]
+    result = CliRunner().invoke(app, ["train", "demo", *options, "--out", str(out), *words])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+@pytest.fixture
+def local_mlflow(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow that keeps to this machine's files."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return mlflow
+
+
+def only_run(mlflow: Any, out: Path) -> tuple[Any, Any]:
+    client = mlflow.MlflowClient(tracking_uri=(out / "mlruns").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("shiftcal").experiment_id])
+    return client, run
+
+
+@pytest.mark.filterwarnings("ignore")  # its own
+def test_mlflow_gets_epochs_evaluation_figures_and_the_page(local_mlflow: Any, tmp_path: Path) -> None:
+    out = tracked("mlflow", tmp_path / "run")
+    record = read_record(out / "record.json")
+    client, run = only_run(local_mlflow, out)
+    assert run.info.status == "FINISHED"
+    assert (run.data.params["method"], run.data.params["train.epochs"]) == ("ce", "2")
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(m.step, m.value) for m in history] == [(e.epoch, pytest.approx(e.loss)) for e in record.history]
+    for name, value in evaluated(record).items():
+        assert run.data.metrics[name] == pytest.approx(value), name
+    names = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"report.html", "reliability.png", "severity.png", "table.md"} <= names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_is_one_run_of_mlflow(local_mlflow: Any, tmp_path: Path) -> None:
+    out = tracked("mlflow", tmp_path / "run")
+    (out / "record.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "epoch-0002")
+    tracked("mlflow", out, "--resume")
+    client, run = only_run(local_mlflow, out)
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "loss")] == [1, 2, 2]
+    (out / "mlflow.json").write_text(json.dumps({"run_id": "0" * 32}))  # one that is gone is begun anew
+    (out / "record.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "epoch-0002")
+    tracked("mlflow", out, "--resume")
+    assert len(client.search_runs([run.info.experiment_id])) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tracker_that_fails_later_does_not_stop_the_run(
+    local_mlflow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise local_mlflow.exceptions.MlflowException("the server is gone")
+
+    log_batch = local_mlflow.MlflowClient.log_batch
+
+    def log(self: Any, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        gone() if metrics else log_batch(self, run_id, params=params)
+
+    monkeypatch.setattr(local_mlflow.MlflowClient, "log_batch", log)
+    settings = load_config("demo", [*TINY, 'train.track=["mlflow"]'])
+    assert len(complete(settings, tmp_path / "run").history) == 2
+    told = capsys.readouterr().out
+    assert "the log could not be written, training continues without it: MLflow: the server is gone" in told
+    assert "the trackers could not be told of the evaluation: MLflow: the server is gone" in told
+
+
+def test_tensorboard_gets_the_evaluation_figures_and_tables(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tracked("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    for name, value in evaluated(read_record(out / "record.json")).items():
+        assert [(e.step, e.value) for e in events.Scalars(name)] == [(2, pytest.approx(value, rel=1e-5))]
+    assert {"reliability", "severity"} <= set(events.Tags()["images"])
+    assert "table/text_summary" in events.Tags()["tensors"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_wandb_gets_the_evaluation_figures_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    out = tracked("wandb", tmp_path / "run")
+    wandb.teardown()
+    (run,) = (out / "wandb").glob("offline-run-*")
+    assert b"evaluation/shifted/ece" in next(run.glob("*.wandb")).read_bytes()
+    names = {path.name.partition("_")[0] for path in (run / "files" / "media").rglob("*") if path.is_file()}
+    assert {"reliability", "severity", "report"} <= names
+
+
 def test_unknown_and_missing_trackers(dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"`train.track` should be of tensorboard, wandb. Found"):
+    with pytest.raises(ValueError, match=r"`train.track` should be of tensorboard, wandb, mlflow. Found"):
         train(config('train.track=["wandb2"]'), dataset, checkpoints=tmp_path, progress=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"of installed trackers .pip install 'shiftcal\[tracking\]'"):

@@ -18,6 +18,7 @@ from shiftcal.cli import (
     analyse,
     audit,
     bench,
+    card,
     corrupt,
     data,
     demo,
@@ -48,6 +49,7 @@ app.command(help=audit.HELP)(audit.audit)
 app.command(help=gate.HELP)(gate.gate)
 app.command(help=export.HELP)(export.export)
 app.command(help=predict.HELP)(predict.predict)
+app.command(help=card.HELP)(card.card)
 app.command("eval", help=evaluate.HELP)(evaluate.evaluate)
 app.command(help=report.HELP)(report.report)
 app.command(help=analyse.HELP)(analyse.analyse)

@@ -48,6 +48,10 @@ ChannelMean = Annotated[str, typer.Option("--mean", metavar="R,G,B", help="Mean 
 ChannelStd = Annotated[str, typer.Option("--std", metavar="R,G,B", help="Standard deviation of the channels.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 TrustModel = Annotated[bool, typer.Option("--trust", help="Run code that a run's config or a .pt2 file names.")]
+Plugin = Annotated[
+    list[str],
+    typer.Option("--plugin", metavar="MODULE", help="Module that registers methods, losses, …; repeatable."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the directory.")]
 
 
@@ -55,6 +59,11 @@ def with_options(set_: list[str], weights: str | None, holdout: str | None) -> l
     """Turn options into the keys that they stand for."""
     named = {"train.weights": weights, "data.holdout": holdout}
     return [*set_, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None)]
+
+
+def plugin_words(plugins: list[str]) -> list[str]:
+    """Write plugins as the options that name them."""
+    return [word for module in plugins for word in ("--plugin", module)]
 
 
 def words_of(text: str) -> list[str]:
@@ -150,7 +159,8 @@ def _want_of_memory(error: BaseException) -> str:
 
 
 def _fail_with_resume(message: str, out: Path, resume: str | None) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with every worker that ends, torch's handler would raise again
+    if hasattr(signal, "SIGCHLD"):  # with every worker that ends, torch's handler would raise again
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fail(f"{message} {_last_checkpoint(out)}{f' Continue with: {resume}' if resume else ''}", 1)
 
 
@@ -171,6 +181,17 @@ def show_warning(message: Warning | str, category: type[Warning], filename: str,
     own = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1])
     text = f"Warning: {message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
     sys.stderr.write(text)
+
+
+def report_files(record: RunRecord, out: Path) -> list[Path]:
+    """Write the report of a run into its directory, for its trackers, and list the files."""
+    from shiftcal.experiments.grid import REPORT_FILES
+    from shiftcal.report.page import write_report
+    from shiftcal.report.table import before_and_after
+
+    records = before_and_after(record) if record.before is not None else [record]
+    write_report(out, records, f"shiftcal: {out.resolve().name}")
+    return sorted(out / name for name in REPORT_FILES if (out / name).is_file())
 
 
 def write_and_print_report(

@@ -17,6 +17,7 @@ from shiftcal.cli._shared import (
     GivenOutputs,
     ModelWeights,
     Network,
+    Plugin,
     Resampling,
     Resize,
     Size,
@@ -82,10 +83,12 @@ def audit(
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 500,
     frost: Annotated[str | None, typer.Option(help="Folder with photographs of frost, or `drawn`.")] = None,
     device: Device = "auto",
+    plugin: Plugin = [],  # noqa: B006
     trust: TrustModel = False,
 ) -> None:
     """Audit a classifier."""
     with errors_in_one_line(out, stopped="The same command continues.", code=2):
+        from shiftcal._plugins import load_plugins
         from shiftcal.experiments.audited import audit_model, audit_tables
         from shiftcal.experiments.calibrated import (
             calibrator_name,
@@ -95,6 +98,7 @@ def audit(
         )
         from shiftcal.experiments.wanted import Wanted
 
+        load_plugins(plugin)
         if (model is None) == (predictions is None):
             raise wrong("MODEL", "given, or --predictions, not both", model or "nothing")
         if bins < 1 or batch_size < 1:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shiftcal._errors import wrong
-from shiftcal.cli._shared import Trust, errors_in_one_line, write_and_print_report
+from shiftcal.cli._shared import Plugin, Trust, errors_in_one_line, write_and_print_report
 
 HELP = """Evaluate finished runs again from their weights.
 
@@ -31,16 +31,19 @@ def evaluate(
     set_: Annotated[
         list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the evaluation; repeatable.")
     ] = [],  # noqa: B006
+    plugin: Plugin = [],  # noqa: B006
     trust: Trust = False,
 ) -> None:
     """Evaluate finished runs again."""
     with errors_in_one_line(directory):
+        from shiftcal._plugins import load_plugins
         from shiftcal.experiments.elsewhere import is_own_data
         from shiftcal.experiments.finished import check_finished, reevaluate
         from shiftcal.records import find_runs, load_finished
 
         if moved and data is None:
             raise wrong("moved", "given with --data FOLDER, where the run's data is now", "--moved alone")
+        load_plugins(plugin)
         runs = find_runs(directory)
         for run in runs:
             check_finished(run)

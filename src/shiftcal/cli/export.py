@@ -15,6 +15,7 @@ from shiftcal.cli._shared import (
     GivenOutputs,
     ModelWeights,
     Network,
+    Plugin,
     Resampling,
     Resize,
     Size,
@@ -50,13 +51,16 @@ def export(
     interpolation: Resampling = None,
     mean: ChannelMean = "",
     std: ChannelStd = "",
+    plugin: Plugin = [],  # noqa: B006
     trust: TrustModel = False,
 ) -> None:
     """Export a model."""
     with errors_in_one_line(to, stopped="Nothing was written."):
+        from shiftcal._plugins import load_plugins
         from shiftcal.experiments.exported import export_model
         from shiftcal.experiments.wanted import Wanted
 
+        load_plugins(plugin)
         wanted = Wanted(
             model=model,
             data=None if data is None else str(data),

@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from shiftcal._errors import wrong
-from shiftcal.cli._shared import Holdout, Resume, Set, Trust, errors_in_one_line, resume_command, with_options
+from shiftcal.cli._shared import (
+    Holdout,
+    Plugin,
+    Resume,
+    Set,
+    Trust,
+    errors_in_one_line,
+    plugin_words,
+    report_files,
+    resume_command,
+    with_options,
+)
 
 HELP = """Freeze a trained classifier but for its last layer, and train that with FGR.
 
@@ -30,13 +41,15 @@ def finetune(
     ] = None,
     set_: Set = [],  # noqa: B006
     holdout: Holdout = None,
+    plugin: Plugin = [],  # noqa: B006
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
     """Train a classifier's last layer."""
     set_ = with_options(set_, None, holdout)
-    words = [str(checkpoint), *(["--recipe", recipe] if recipe else [])]
+    words = [str(checkpoint), *(["--recipe", recipe] if recipe else []), *plugin_words(plugin)]
     with errors_in_one_line(out, resume_command("finetune", words, set_, out)):
+        from shiftcal._plugins import load_plugins
         from shiftcal.experiments.checks import check_finetune_overrides
         from shiftcal.experiments.config import config_of_run, load_config
         from shiftcal.experiments.run import complete
@@ -49,7 +62,11 @@ def finetune(
             raise wrong("recipe", "given, since a file does not tell its data and model", "nothing")
         check_finetune_overrides(set_)
         changes = ["method=fgr", *set_, f"finetuned_from={json.dumps(str(checkpoint))}"]
-        config = load_config(recipe, changes) if recipe else config_of_run(checkpoint, changes, trust=trust)
-        record = complete(config, out, resume=resume)
+        load_plugins(plugin)
+        if recipe:
+            config = load_config(recipe, changes, plugin)
+        else:
+            config = config_of_run(checkpoint, changes, trust=trust, plugins=plugin)
+        record = complete(config, out, resume=resume, artefacts=report_files)
         print_table(before_and_after(record))
         typer.echo(f"Record: {out / 'record.json'}")

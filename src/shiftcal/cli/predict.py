@@ -16,6 +16,7 @@ from shiftcal.cli._shared import (
     GivenOutputs,
     ModelWeights,
     Network,
+    Plugin,
     Resampling,
     Resize,
     Size,
@@ -52,13 +53,16 @@ def predict(
     std: ChannelStd = "",
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 64,
     device: Device = "auto",
+    plugin: Plugin = [],  # noqa: B006
     trust: TrustModel = False,
 ) -> None:
     """Predict a folder of images."""
     with errors_in_one_line(out, stopped="Nothing was written."):
+        from shiftcal._plugins import load_plugins
         from shiftcal.experiments.predicted import predict_folder
         from shiftcal.experiments.wanted import Wanted
 
+        load_plugins(plugin)
         check_count("batch-size", batch_size)
         wanted = Wanted(
             model=model,

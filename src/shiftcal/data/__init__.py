@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from shiftcal._errors import unknown, wrong
+from shiftcal._errors import wrong
+from shiftcal._imports import import_object
+from shiftcal._plugins import Registry
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.epoch import Batch, MixedEpoch
 from shiftcal.data.files.images import Crop
@@ -37,7 +39,7 @@ BY_PATH = ("folder",)  # these have no place of their own
 
 
 def load(name: str, **options: object) -> Dataset:
-    """Load a data set by name; the options are those of its function.
+    """Load a data set, see `find`; the options are those of its function.
 
     Without `root`, data sets from disk are looked for where `shiftcal data prepare` puts them.
 
@@ -45,18 +47,40 @@ def load(name: str, **options: object) -> Dataset:
         >>> load("shapes", train=8, validation=8, test=8).classes[0]
         'disc'
     """
-    if name not in DATASETS:
-        raise unknown("name", name, DATASETS)
-    if "root" in options_of(name) and options.get("root") is None:
+    function = find(name)
+    if name in DATASETS and "root" in options_of(name) and options.get("root") is None:
         options["root"] = _default_root(name)
-    return DATASETS[name](**options)
+    dataset = function(**options)
+    if not isinstance(dataset, Dataset):
+        expected = "the name of a function that returns a shiftcal.data.Dataset"
+        raise wrong("data.name", expected, f"{name}, which returns a {type(dataset).__name__}")
+    return dataset
+
+
+def find(name: str) -> Callable[..., Dataset]:
+    """Look a data set's function up: a name, one that a plugin or an entry point adds, or "package.module:function"."""
+    if ":" in name:
+        return _checked(name, import_object("data.name", name, "function"))
+    return DATASETS[name] if name in DATASETS else ADDED.find(name)
+
+
+def register(name: str, function: Callable[..., Dataset]) -> None:
+    """Add a function that returns a `Dataset` and takes keys of `data`; for plugins, see `docs/plugins.md`."""
+    ADDED.register(name, function)
+
+
+def _checked(name: str, function: object) -> Callable[..., Dataset]:
+    if not callable(function):
+        raise wrong("data.name", "package.module:function", f"{name}, a {type(function).__name__}")
+    return function
+
+
+ADDED = Registry("data.name", "shiftcal.data", lambda: DATASETS, _checked)
 
 
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:
     """List what a data set's function takes."""
-    if name not in DATASETS:
-        raise unknown("data.name", name, DATASETS)
-    return inspect.signature(DATASETS[name]).parameters
+    return inspect.signature(find(name)).parameters
 
 
 def home() -> Path:
@@ -76,6 +100,7 @@ def _default_root(name: str) -> Path:
 
 
 __all__ = [
+    "ADDED",
     "BY_PATH",
     "DATASETS",
     "Batch",
@@ -88,8 +113,10 @@ __all__ = [
     "MixedEpoch",
     "Preprocessing",
     "Split",
+    "find",
     "home",
     "load",
     "options_of",
+    "register",
     "shapes",
 ]

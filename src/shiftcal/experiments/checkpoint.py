@@ -208,7 +208,9 @@ def _link(source: str, target: str) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Make sure that a rename in a directory outlives a power cut."""
+    """Make sure that a rename in a directory outlives a power cut; Windows opens no directories."""
+    if os.name == "nt":
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,7 +16,6 @@ from shiftcal.shifts.corruptions import CONSTANTS, CORRUPTIONS, EXTRA_CORRUPTION
 def check_config(config: Config) -> None:
     """Raise if a config names what does not exist or what this machine does not have."""
     named = (
-        ("data.name", [config.data.name], data.DATASETS),
         ("evaluation.corruptions", config.evaluation.corruptions, ("all", "extra", *CORRUPTIONS, *EXTRA_CORRUPTIONS)),
         ("evaluation.constants", [config.evaluation.constants], CONSTANTS),
     )
@@ -24,6 +23,7 @@ def check_config(config: Config) -> None:
         for name in names:
             if name not in known:
                 raise unknown(key, name, known)
+    data.find(config.data.name)
     models.find(config.train.model)
     if config.finetuned_from:
         stage_of(config)

@@ -14,6 +14,7 @@ from shiftcal.calibrators.store import class_names, read_metadata
 from shiftcal.data.match import indices_of
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names
+from shiftcal.records import CALIBRATOR
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ def open_classifier(wanted: Wanted, calibrator: Path | None) -> Classifier:
             notes.append(f"the softmax is over the {len(own)} of {len(names)} classes that the calibrator knows")
     module = Calibrated(Predictor(opened.model, outputs, columns), fitted)
     return Classifier(module.eval(), opened, own or names, known, type(fitted).__name__, tuple(notes))
+
+
+def own_calibrator(model: str) -> Path | None:
+    """Return the calibrator in the folder of a model, which `shiftcal card` puts there, if there is one."""
+    path = Path(model) / CALIBRATOR
+    return path if path.is_file() else None
 
 
 def _other_model(described: Mapping[str, Any], opened: Opened) -> str | None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import tomllib
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,8 +15,10 @@ from pydantic import Field, ValidationError, model_validator
 from shiftcal import methods
 from shiftcal._errors import ParameterError, RunDirectoryError, did_you_mean, unknown, wrong
 from shiftcal._io import read_object
+from shiftcal._plugins import load_plugins
 from shiftcal._sections import Count, CountOrNone, Fraction, Names, NotNegative, Section, should
 from shiftcal.experiments.recipes import read_recipe
+from shiftcal.experiments.trust import check_trusted
 from shiftcal.methods import Method, Weights
 from shiftcal.records import CONFIG
 from shiftcal.training.settings import (
@@ -37,7 +39,7 @@ class DataSettings(Section):
     """Which data set, and what its function takes."""
 
     name: str = "shapes"
-    """A name that `shiftcal data list` lists."""
+    """A name that `shiftcal data list` lists, one that a plugin adds, or `package.module:function`."""
     seed: int = 0
     """Seed of the splits, and of drawn images."""
     root: str | None = None
@@ -100,11 +102,13 @@ class Config(Section):
     recipe: str = "demo"
     """The recipe's name."""
     method: str = "fgr"
-    """A row of `shiftcal.methods.METHODS`."""
+    """A row of `shiftcal.methods.METHODS`, one that a plugin adds, or `package.module:row`."""
     seed: Annotated[int, should("in 0..2³²−1", lambda v: 0 <= v < 2**32)] = 0
     """Seed of all randomness in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
+    plugins: Names = ()
+    """Modules of your own that register methods, losses, data sets and models (`--plugin`); imported first."""
     finetuned_from: str | None = None
     """A checkpoint whose classifier alone is trained."""
     data: DataSettings = Field(default_factory=DataSettings)
@@ -119,6 +123,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Config:
+        load_plugins(self.plugins)
         constraint = self.row.constraint
         if self.train.nesterov and self.train.momentum == 0:
             raise wrong("train.nesterov", "false without train.momentum", True)
@@ -153,27 +158,30 @@ def _changed(cell: Any, section: Section) -> Any:
     return dataclasses.replace(cell, **{name: value for name, value in given.items() if value is not None})
 
 
-def load_config(recipe: str, overrides: Iterable[str] = ()) -> Config:
-    """Read a recipe by name or path and apply overrides such as "train.epochs=4".
+def load_config(recipe: str, overrides: Iterable[str] = (), plugins: Iterable[str] = ()) -> Config:
+    """Read a recipe by name or path and apply overrides such as "train.epochs=4"; plugins are added to the recipe's.
 
     Example:
         >>> load_config("demo", ["method=ce", "train.epochs=4"]).train.epochs
         4
     """
-    return from_dict(_overridden(read_recipe(recipe), overrides))
+    return from_dict(_with_plugins(_overridden(read_recipe(recipe), overrides), plugins))
 
 
-def config_of_run(directory: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Config:
+def config_of_run(
+    directory: Path, overrides: Iterable[str] = (), *, trust: bool = False, plugins: Iterable[str] = ()
+) -> Config:
     """Read the config of an earlier run and apply overrides.
 
-    Names of functions in other packages would be imported and called: unless `trust` is given, they are refused.
+    What it names in other packages would be imported and called: unless `trust` is given, that is refused, but for
+    plugins that were imported before. `plugins` are added to the run's.
     """
     if not (directory / CONFIG).is_file():
         raise RunDirectoryError("directory", f"one of a run, with {CONFIG}", str(directory))
     tree = read_object(directory / CONFIG)
     if not trust:
         check_trusted(tree, directory / CONFIG)
-    return from_dict(_overridden(tree, overrides))
+    return from_dict(_with_plugins(_overridden(tree, overrides), plugins))
 
 
 def stored_config(tree: Mapping[str, Any], where: object, own: Config) -> Config:
@@ -181,18 +189,8 @@ def stored_config(tree: Mapping[str, Any], where: object, own: Config) -> Config
 
     Functions of other packages that it names are imported only where one's own names them too.
     """
-    check_trusted(tree, where, (own.method, own.train.model))
+    check_trusted(tree, where, (own.method, own.train.model, own.data.name, *own.plugins))
     return from_dict(tree)
-
-
-def check_trusted(tree: Mapping[str, Any], where: object, known: Collection[str] = ()) -> None:
-    """Raise if what a file holds names a function of another package that is not known: building it would call it."""
-    train = tree.get("train")
-    named = {"method": tree.get("method"), "train.model": train.get("model") if isinstance(train, dict) else None}
-    for key, name in named.items():
-        if isinstance(name, str) and ":" in name and name not in known:
-            expected = f"a name of this package, or the run trusted (--trust): {name} would be imported and called"
-            raise wrong(key, expected, f"{where} with {name!r}")
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
@@ -226,6 +224,12 @@ def to_toml(config: Config) -> str:
 
 def _toml_lines(name: str, value: Any) -> list[str]:
     return [f"# {name} is not set"] if value is None else [f"{name} = {json.dumps(value, ensure_ascii=False)}"]
+
+
+def _with_plugins(tree: dict[str, Any], plugins: Iterable[str]) -> dict[str, Any]:
+    """Add plugins to those that a tree names; a value that is no list is left for the error that it deserves."""
+    own, more = tree.get("plugins", []), list(plugins)
+    return tree | {"plugins": list(dict.fromkeys([*own, *more]))} if more and isinstance(own, list) else tree
 
 
 def _overridden(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

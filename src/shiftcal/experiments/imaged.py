@@ -35,12 +35,12 @@ def source_of(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | No
         return opened.data(), None
     if Path(wanted.data).is_dir():
         return None, Path(wanted.data)
-    if wanted.data in data.DATASETS and wanted.data not in data.BY_PATH:
+    if (":" in wanted.data or wanted.data in data.ADDED.names()) and wanted.data not in data.BY_PATH:
         return data.load(wanted.data), None
     if wanted.data in recipe_names() or wanted.data.endswith(".toml"):
         return load_dataset(load_config(wanted.data)), None
-    expected = f"a folder, one of {', '.join(name for name in data.DATASETS if name not in data.BY_PATH)}, or a recipe"
-    raise wrong("data", expected, wanted.data)
+    names = ", ".join(name for name in data.ADDED.names() if name not in data.BY_PATH)
+    raise wrong("data", f"a folder, one of {names}, or a recipe", wanted.data)
 
 
 def nearest_constants(size: int) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from shiftcal import _distributed
 
 _EVERY = 5.0  # seconds
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([_HANGUP] if _HANGUP is not None else []))
 
 
 class Interrupt:
@@ -30,7 +31,7 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         if self._enabled:
             # Under nohup a lost terminal stops nothing.
-            heard = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+            heard = [n for n in _SIGNALS if n != _HANGUP or signal.getsignal(n) != signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
@@ -60,7 +61,7 @@ class Interrupt:
         """End as the signal would have ended the process: KeyboardInterrupt, or exit status 143 or 129."""
         _distributed.barrier()  # rank 0 may still be writing, and would be ended with the others
         self._restore()
-        if self.asked in (signal.SIGTERM, signal.SIGHUP):
+        if self.asked is not None and self.asked in (signal.SIGTERM, _HANGUP):
             raise SystemExit(128 + self.asked)
         raise KeyboardInterrupt
 

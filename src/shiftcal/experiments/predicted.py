@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from shiftcal._io import replacing
 from shiftcal._progress import Progress
 from shiftcal.data.files.images import image_size, list_images
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import FileSplit
-from shiftcal.experiments.classifier import Classifier, open_classifier
+from shiftcal.data.split import FileSplit, ImageSplit
+from shiftcal.experiments.classifier import Classifier, open_classifier, own_calibrator
 from shiftcal.experiments.environment import resolve_device
 from shiftcal.experiments.wanted import Wanted, fit_of
 
@@ -56,37 +56,21 @@ def predict_folder(
         wanted: The model, and how images become its input.
         folder: Images, in any layout.
         out: A `.csv` or `.parquet` file, which is replaced once it is complete.
-        calibrator: What `shiftcal audit --calibrate` wrote, or None.
+        calibrator: What `shiftcal audit --calibrate` wrote; by default the one in the model's folder, if there is one.
         every_class: Add the probability of every class.
         progress: Show progress.
     """
     check_table(out)
     files = list_images(folder)
-    classifier = open_classifier(wanted, calibrator)
-    known, notes = classifier.known, list(classifier.notes)
-    if known.get("size") is None:
-        shape = _one_size(files)
-        if "input_size" not in known:
-            notes.append(f"the model does not tell the size of its images: they stay as they are, {shape} (--size N)")
-    split = FileSplit(
-        files,
-        torch.zeros(len(files), dtype=torch.int64),
-        known.get("size"),
-        fit_of(known),
-        workers=0 if len(files) < _FEW else None,
-    )
-    device = resolve_device(wanted.device)
-    module = classifier.module.to(device)
-    preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
+    classifier = open_classifier(wanted, calibrator or own_calibrator(wanted.model))
+    split, notes = split_of_files(files, classifier.known)
     done = 0
     with (
         Progress("predict", len(files), enabled=progress) as bar,
         replacing(out) as temporary,
         _table(temporary, out.suffix) as write,
-        torch.inference_mode(),
     ):
-        for index, part in split.to(device).parts(wanted.batch_size):
-            probabilities = _finite(module(preprocess(part.images)).cpu())
+        for index, probabilities in probabilities_of(classifier, split, wanted.batch_size, wanted.device):
             names = [files[place].relative_to(folder) for place in index.tolist()]
             write(_columns(names, probabilities, classifier, every_class))
             done += len(index)
@@ -94,7 +78,33 @@ def predict_folder(
         if not done:
             raise DataError("images", "at least one that can be read", f"none in {folder}")
         bar.line(f"{done} images")
-    return Predicted(done, len(files) - done, classifier.calibrator, tuple(notes))
+    return Predicted(done, len(files) - done, classifier.calibrator, (*classifier.notes, *notes))
+
+
+def split_of_files(files: Sequence[Path], known: Mapping[str, Any]) -> tuple[FileSplit, list[str]]:
+    """Return files as a split that gives images as a model takes them, with notes for the user."""
+    notes = []
+    if known.get("size") is None:
+        shape = _one_size(files)
+        if "input_size" not in known:
+            notes.append(f"the model does not tell the size of its images: they stay as they are, {shape} (--size N)")
+    nothing = torch.zeros(len(files), dtype=torch.int64)
+    workers = 0 if len(files) < _FEW else None
+    return FileSplit(tuple(files), nothing, known.get("size"), fit_of(known), workers=workers), notes
+
+
+def probabilities_of(
+    classifier: Classifier, split: ImageSplit, batch_size: int, device: str = "auto"
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Go through a split: indices of images, and their probabilities; images that cannot be read are left out."""
+    known, place = classifier.known, resolve_device(device)
+    module = classifier.module.to(place)
+    preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
+    for index, part in split.to(place).parts(batch_size):
+        with torch.inference_mode():
+            probabilities = _finite(module(preprocess(part.images)).cpu())
+        classifier.check_width(probabilities.shape[1])
+        yield index, probabilities
 
 
 def check_table(path: Path) -> None:
@@ -128,7 +138,6 @@ def _finite(probabilities: Tensor) -> Tensor:
 
 
 def _columns(files: Sequence[Path], probabilities: Tensor, classifier: Classifier, every_class: bool) -> Columns:
-    classifier.check_width(probabilities.shape[1])
     confidence, label = probabilities.max(1)
     names: Sequence[Any] = classifier.classes or range(probabilities.shape[1])
     columns: Columns = {

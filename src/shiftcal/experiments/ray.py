@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def complete_on_ray(configs: dict[str, Config], out: Path, *, progress: bool = T
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)(_run)
     places = {name: str((out / name).resolve()) for name in configs}
-    waiting = {remote.remote(config.to_dict(), places[name]): name for name, config in configs.items()}
+    waiting = {remote.remote(config.to_dict(), places[name], str(Path.cwd())): name for name, config in configs.items()}
     found: dict[str, RunRecord] = {}
     failed: dict[str, str] = {}
     with Progress("runs", len(configs), enabled=progress) as bar:
@@ -50,8 +51,10 @@ def complete_on_ray(configs: dict[str, Config], out: Path, *, progress: bool = T
     return [found[name] for name in configs]
 
 
-def _run(config: dict[str, Any], out: str) -> RunRecord:
-    """Complete one run; on a worker."""
+def _run(config: dict[str, Any], out: str, folder: str) -> RunRecord:
+    """Complete one run; on a worker. Plugins may lie in the folder in which the grid was started."""
+    if config.get("plugins") and folder not in sys.path:
+        sys.path.append(folder)
     return complete(from_dict(config), Path(out), resume=True, progress=False)
 
 

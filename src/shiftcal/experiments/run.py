@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import finished
 from shiftcal.experiments.origin import held_out_the_same, matched
-from shiftcal.experiments.saving import check_resumable, saving
+from shiftcal.experiments.saving import check_resumable, close, saving
 from shiftcal.experiments.setup import (
     evaluate_with,
     load_dataset,
@@ -40,6 +40,7 @@ from shiftcal.experiments.setup import (
     validation,
 )
 from shiftcal.experiments.summary import preprocessing_in_words, summary
+from shiftcal.experiments.tracking import Tracking
 from shiftcal.records import CONFIG, RECORD, SCHEMA, WEIGHTS, Evaluation, RunRecord, write_record
 from shiftcal.training.finetune import finetune
 from shiftcal.training.loop import fit
@@ -47,6 +48,7 @@ from shiftcal.training.state import TrainState
 from shiftcal.training.task import Task
 
 _REMEDY = "A folder with val/ and test/ of its own, which the checkpoint has not seen, is safe."
+Artefacts = Callable[[RunRecord, Path], Sequence[Path]]
 _PATIENCE = 30  # seconds for which a slow network file system may lag behind
 
 
@@ -95,11 +97,18 @@ def train(
 
 
 def complete(
-    config: Config, out: Path, *, resume: bool = False, dataset: Dataset | None = None, progress: bool = True
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    dataset: Dataset | None = None,
+    progress: bool = True,
+    artefacts: Artefacts | None = None,
 ) -> RunRecord:
     """Train and evaluate one run in a directory of its own, and return its record.
 
     With `resume`, a finished run is not trained again and an interrupted one continues from its last checkpoint.
+    `artefacts` makes files of the record and the directory, which trackers are given at the end.
     """
     check_config(config)
     _check_shared(out)
@@ -115,7 +124,7 @@ def complete(
         if config.finetuned_from:
             dataset = matched(config, dataset, Path(config.finetuned_from))
         check_data(config, dataset)
-        return _Completion(config, dataset, out, resume, progress, held).record()
+        return _Completion(config, dataset, out, resume, progress, held, Tracking(out, config), artefacts).record()
 
 
 def comparable(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +146,8 @@ class _Completion:
     resume: bool
     progress: bool
     held: ExitStack
+    tracking: Tracking
+    artefacts: Artefacts | None
 
     def record(self) -> RunRecord:
         """Train, write the weights, evaluate, and write the record."""
@@ -170,8 +181,16 @@ class _Completion:
         if _distributed.rank() == 0:
             directory.claim_again(self.out, self.config.to_dict(), partial(comparable, self.config))
             self._write(RECORD, partial(write_record, self.out / RECORD, record))
+            self._track(record)
         _distributed.barrier()
         return record
+
+    def _track(self, record: RunRecord) -> None:
+        make = self.artefacts or (lambda *_: ())
+        try:
+            self.tracking.finish(record, lambda: make(record, self.out))
+        except OSError as error:
+            say(f"WARNING: the trackers could not be told of the evaluation: {error}")
 
     def _write(self, name: str, write: Callable[[], None]) -> None:
         checkpoint.with_room(write, directory.checkpoints_in(self.out), name, warn=say)
@@ -256,7 +275,10 @@ class _Completion:
 
     def _saving(self, state: TrainState) -> Any:
         checkpoints = directory.checkpoints_in(self.out)
-        return saving(state, self.config, checkpoints, resume=self.resume, progress=self.progress)
+        self.held.callback(close, self.tracking)
+        return saving(
+            state, self.config, checkpoints, resume=self.resume, progress=self.progress, tracking=self.tracking
+        )
 
     def _claim(self) -> None:
         """Let rank 0 claim the directory; the others wait for it."""

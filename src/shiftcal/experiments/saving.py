@@ -22,11 +22,18 @@ from shiftcal.training.state import TrainState
 
 @contextmanager
 def saving(
-    state: TrainState, config: Config, checkpoints: Path | None, *, resume: bool, progress: bool = True
+    state: TrainState,
+    config: Config,
+    checkpoints: Path | None,
+    *,
+    resume: bool,
+    progress: bool = True,
+    tracking: Tracking | None = None,
 ) -> Iterator[Hooks]:
     """Continue a state from its last checkpoint, if there is one, and save it after every epoch and on a signal.
 
-    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it.
+    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it. With `tracking`, that
+    one is started and told; the caller closes it.
     """
     taken = None
     if checkpoints and checkpoint.checkpoints(checkpoints):
@@ -39,7 +46,7 @@ def saving(
         say(f"{config.method}  resumes from {taken.name}")
     first = checkpoints if checkpoints and _distributed.rank() == 0 else None
     with Interrupt(enabled=checkpoints is not None) as interrupt:
-        hooks = _SavingHooks(config, first, interrupt)
+        hooks = _SavingHooks(config, first, interrupt, tracking)
         try:
             yield hooks
         except DivergedError as error:
@@ -67,11 +74,16 @@ def _write_bad_batch(error: DivergedError, path: Path) -> None:
 class _SavingHooks(Hooks):
     """Writes checkpoints and logs, and stops on a signal. What cannot be written is told, and training continues."""
 
-    def __init__(self, config: Config, checkpoints: Path | None, interrupt: Interrupt) -> None:
+    def __init__(
+        self, config: Config, checkpoints: Path | None, interrupt: Interrupt, tracking: Tracking | None = None
+    ) -> None:
         self._config, self._interrupt = config, interrupt
         self.after_step = interrupt.after_step  # type: ignore[method-assign]
         self._saver = checkpoint.Saver(checkpoints) if checkpoints else None
-        self._tracking = Tracking(checkpoints.parent, config) if checkpoints else None
+        self._closes = tracking is None
+        self._tracking = (tracking or Tracking(checkpoints.parent, config)) if checkpoints else None
+        if self._tracking:
+            self._tracking.start()
 
     def paused(self, state: TrainState, bar: Progress) -> None:
         self._save(state, bar, best=False)
@@ -89,17 +101,22 @@ class _SavingHooks(Hooks):
     def close(self) -> None:
         if self._saver:
             self._saver.wait()
-        if self._tracking:
-            try:
-                self._tracking.close()
-            except OSError as error:
-                say(f"WARNING: the trackers could not be closed: {error}")
+        if self._tracking and self._closes:
+            close(self._tracking)
 
     def _save(self, state: TrainState, bar: Progress, *, best: bool) -> None:
         if self._saver:
             name = checkpoint.name_of(state.epochs_done, state.steps_done)
             content = state.state_dict() | {"config": self._config.to_dict()}
             self._saver.save(name, state.model, content, state.history, best=best, warn=bar.line)
+
+
+def close(tracking: Tracking) -> None:
+    """Close trackers; that they cannot be closed is told."""
+    try:
+        tracking.close()
+    except OSError as error:
+        say(f"WARNING: the trackers could not be closed: {error}")
 
 
 def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:

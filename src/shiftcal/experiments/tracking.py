@@ -1,26 +1,32 @@
-"""Watching a run: JSONL and CSV files always, TensorBoard and Weights & Biases on request (extra `tracking`)."""
+"""Watching a run: JSONL and CSV files always, trackers on request."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shiftcal._errors import unknown, wrong
 from shiftcal._io import write_atomically
 from shiftcal.experiments.config import Config
+from shiftcal.experiments.trackers import Tracker, make_tracker
+from shiftcal.records import METRICS, RunRecord
 
 
 class Tracking:
     """Logs every epoch, in files beside the checkpoints and to the trackers that a recipe names."""
 
     def __init__(self, directory: Path, config: Config) -> None:
-        self.directory = directory
-        for left in directory.glob(".log.*.tmp"):  # half-written by a process that was killed
+        self.directory, self.config = directory, config
+        self._trackers: list[Tracker] = []
+
+    def start(self) -> None:
+        """Start the trackers."""
+        for left in self.directory.glob(".log.*.tmp"):  # half-written by a process that was killed
             left.unlink(missing_ok=True)
-        self._trackers = [_make(name, directory, config) for name in config.train.track]
+        self._trackers = [make_tracker(name, self.directory, self.config) for name in self.config.train.track]
 
     def log(self, history: list[dict[str, Any]]) -> None:
         """Write the whole history anew: a resumed run continues where its checkpoint was, not where its log ends."""
@@ -30,12 +36,32 @@ class Tracking:
         write_atomically(self.directory / "log.jsonl", lines.encode())
         write_atomically(self.directory / "log.csv", _csv(rows).encode())
         for tracker in self._trackers:
-            tracker(rows[-1])
+            tracker.log(_numbers(rows[-1]), int(rows[-1]["epoch"]))
+
+    def finish(self, record: RunRecord, files: Callable[[], Sequence[Path]]) -> None:
+        """Tell the trackers what the evaluation found; `files` makes the figures and the page, if there are any."""
+        made = files() if self._trackers else ()
+        for tracker in self._trackers:
+            tracker.finish(evaluated(record), made, len(record.history))
 
     def close(self) -> None:
-        """Let the trackers write what they hold."""
-        for tracker in self._trackers:
-            tracker.close()
+        """Let the trackers write what they hold; the second time there are none."""
+        while self._trackers:
+            self._trackers.pop().close()
+
+
+def evaluated(record: RunRecord) -> dict[str, float]:
+    """List what an evaluation found, as numbers with a name each."""
+    own = record.evaluation
+    found = {f"temperature/{name}": value for name, value in own.temperatures.items()}
+    for part, of in (("clean", own.clean), ("shifted", own.shifted)):
+        keys = [*METRICS, *(f"{name}/ece" for name in sorted(own.scaled_by))]
+        found |= {f"{part}/{key}": value for key in keys if of is not None and (value := of.value(key)) is not None}
+    return {f"evaluation/{key}": float(value) for key, value in found.items()}
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items() if name != "epoch" and value is not None}
 
 
 def flat(entry: dict[str, Any]) -> dict[str, Any]:
@@ -58,50 +84,3 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
-
-def _make(name: str, directory: Path, config: Config) -> Any:
-    if name not in _TRACKERS:
-        raise unknown("train.track", name, _TRACKERS)
-    try:
-        return _TRACKERS[name](directory, config)
-    except ImportError as error:
-        expected = "of installed trackers (pip install 'shiftcal[tracking]')"
-        raise wrong("train.track", expected, f"{name} ({error})") from None
-
-
-class _TensorBoard:
-    def __init__(self, directory: Path, config: Config) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(directory / "tensorboard"))
-        self._writer.add_text("config", json.dumps(config.to_dict(), indent=1))
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        for name, value in row.items():
-            if name != "epoch":
-                self._writer.add_scalar(name, float(value), row["epoch"])
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Wandb:
-    """Weights & Biases; WANDB_MODE=offline keeps everything on this machine."""
-
-    def __init__(self, directory: Path, config: Config) -> None:
-        import wandb
-
-        name = f"{config.recipe}-{config.method}-{config.seed}"
-        self._run: Any = wandb.init(
-            project="shiftcal", name=name, dir=str(directory), config=config.to_dict(), resume="allow"
-        )
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        self._run.log({name: value for name, value in row.items() if name != "epoch"}, step=row["epoch"])
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-_TRACKERS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _Wandb}

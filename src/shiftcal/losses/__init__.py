@@ -1,5 +1,14 @@
 """Losses: pure functions of (logits, targets). Constraint losses are statistics of the batch."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from shiftcal._errors import wrong
+from shiftcal._imports import import_object
+from shiftcal._plugins import Registry
 from shiftcal.losses.brier import brier
 from shiftcal.losses.bsce_gra import bsce_gra
 from shiftcal.losses.cross_entropy import cross_entropy
@@ -24,3 +33,32 @@ __all__ = [
     "soft_avuc",
     "soft_ece",
 ]
+
+
+def find(name: str) -> Callable[..., Tensor]:
+    """Look a loss up: a name of this package, one that a plugin or an entry point adds, or "package.module:function".
+
+    Example:
+        >>> find("brier").__name__
+        'brier'
+    """
+    if ":" in name:
+        return _checked(name, import_object("loss", name, "function"))
+    return _checked(name, globals()[name]) if name in __all__ else ADDED.find(name)
+
+
+def register(name: str, loss: Callable[..., Tensor]) -> None:
+    """Add a function of (logits, targets) under a name that rows of methods take; for plugins, see `docs/plugins.md`.
+
+    One that is to serve as a constraint also takes `mask`, the samples that count.
+    """
+    ADDED.register(name, loss)
+
+
+def _checked(name: str, loss: object) -> Callable[..., Tensor]:
+    if not callable(loss):
+        raise wrong("loss", "package.module:function", f"{name}, a {type(loss).__name__}")
+    return loss
+
+
+ADDED = Registry("loss", "shiftcal.losses", lambda: __all__, _checked)

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from shiftcal._errors import unknown, wrong
+from shiftcal._errors import wrong
 from shiftcal._imports import import_object
+from shiftcal._plugins import Registry
 from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
 from shiftcal.models.resnet import resnet18, resnet50, resnet50_pool2, resnet110
@@ -33,8 +34,8 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
     """Build a model; what is not in the weights comes from torch's global generator.
 
     Args:
-        name: A name in `MODELS` or `PRETRAINED`, "timm/NAME", or "package.module:factory", a function of the number
-            of classes.
+        name: A name in `MODELS` or `PRETRAINED`, "timm/NAME", one that a plugin adds, or "package.module:factory", a
+            function of the number of classes.
         num_classes: Number of classes.
         weights: A file to start from, or "pretrained" for weights that timm downloads; by default, or "none", fresh
             ones. A classifier of another number of classes in it is left out.
@@ -57,20 +58,25 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
 def find(name: str) -> Callable[[int], nn.Module]:
     """Look up what builds a model with fresh weights."""
     if ":" in name:
-        return _import(name)
+        return _checked(name, import_object("model", name, "factory, a function"))
     if timm_name(name) is not None:
         check_timm(name)
         return partial(build_timm, name, weights=None)
-    if name not in MODELS:
-        raise unknown("model", name, [*MODELS, *PRETRAINED, "timm/NAME"])
-    return MODELS[name]
+    return MODELS[name] if name in MODELS else ADDED.find(name)
 
 
-def _import(path: str) -> Callable[[int], nn.Module]:
-    factory = import_object("model", path, "factory, a function")
+def register(name: str, factory: Callable[[int], nn.Module]) -> None:
+    """Add a function of the number of classes that builds a model; for plugins, see `docs/plugins.md`."""
+    ADDED.register(name, factory)
+
+
+def _checked(name: str, factory: object) -> Callable[[int], nn.Module]:
     if not callable(factory):
-        raise wrong("model", "package.module:factory, a function", f"{path}, a {type(factory).__name__}")
+        raise wrong("model", "package.module:factory, a function", f"{name}, a {type(factory).__name__}")
     return factory
+
+
+ADDED = Registry("model", "shiftcal.models", lambda: [*MODELS, *PRETRAINED, "timm/NAME"], _checked)
 
 
 def classifier_of(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -91,6 +97,7 @@ def expected_input(model: nn.Module) -> dict[str, Any]:
 
 
 __all__ = [
+    "ADDED",
     "MODELS",
     "PRETRAINED",
     "build",
@@ -100,4 +107,5 @@ __all__ = [
     "find",
     "load_weights",
     "read_weights",
+    "register",
 ]

@@ -1,6 +1,7 @@
 """Typed, versioned records of runs. Never imports torch."""
 
 from shiftcal.records.files import (
+    CALIBRATOR,
     CONFIG,
     GRID,
     RECORD,
@@ -44,6 +45,7 @@ from shiftcal.records.selection import (
 from shiftcal.records.upgrade import upgraded
 
 __all__ = [
+    "CALIBRATOR",
     "CONFIG",
     "GRID",
     "METRICS",

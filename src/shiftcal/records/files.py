@@ -18,6 +18,7 @@ from shiftcal.records.selection import read_selection
 from shiftcal.records.upgrade import upgraded
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
+CALIBRATOR = "calibrator.safetensors"
 GRID = ("records.jsonl", "records.jsonl.xz")
 _DIGITS = 5  # significant digits of a compact record
 

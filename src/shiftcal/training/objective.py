@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import augment, losses
-from shiftcal._errors import unknown, wrong
-from shiftcal._imports import import_object
+from shiftcal._errors import wrong
 from shiftcal.gradients import RULES, ConstraintMomentum, Rule, add, rectify
 from shiftcal.methods import Constraint, Loss, Method
 from shiftcal.models import classifier_of
@@ -63,19 +62,6 @@ def objectives(
     return Objective(**common), Objective(**common, **own)
 
 
-def find_loss(name: str) -> Callable[..., Tensor]:
-    """Look a loss up: a name in `shiftcal.losses`, or "package.module:function" for one of your own."""
-    if ":" in name:
-        loss = import_object("loss", name, "function")
-        if not callable(loss):
-            raise wrong("loss", "package.module:function", f"{name}, a {type(loss).__name__}")
-        return loss
-    if name not in losses.__all__:
-        raise unknown("loss", name, losses.__all__)
-    found: Callable[..., Tensor] = getattr(losses, name)
-    return found
-
-
 def _loss(
     cell: Loss, gamma: GammaSettings, class_prior: tuple[float, ...] | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
@@ -84,11 +70,11 @@ def _loss(
         options["gamma"] = getattr(gamma, cell.gamma)
     if cell.runner_up is not None:
         options["runner_up"] = cell.runner_up
-    return partial(find_loss(cell.name), **options)
+    return partial(losses.find(cell.name), **options)
 
 
 def _constraint(cell: Constraint, model: nn.Module, weight: float) -> dict[str, Any]:
-    loss, rule = find_loss(cell.loss), RULES[cell.rule]
+    loss, rule = losses.find(cell.loss), RULES[cell.rule]
     if cell.centres is not None:
         if cell.loss != "soft_ece":
             raise wrong("constraint.centres", f"left out for {cell.loss}, which has no bins", repr(cell.centres))

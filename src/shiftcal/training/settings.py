@@ -24,7 +24,7 @@ from shiftcal._sections import (
 )
 from shiftcal.methods import Weights
 
-TRACKERS = ("tensorboard", "wandb")
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 
 class TrainSettings(Section):
@@ -81,7 +81,7 @@ class TrainSettings(Section):
     average_decay: Share = 0.999
     """Decay of the average over the steps that `keep = "average"` takes."""
     track: Annotated[Names, should(f"of {', '.join(TRACKERS)}", lambda v: all(name in TRACKERS for name in v))] = ()
-    """Trackers to tell, `tensorboard` and `wandb`."""
+    """Trackers to tell: `tensorboard`, `wandb`, `mlflow`."""
 
     @property
     def step_size(self) -> int:

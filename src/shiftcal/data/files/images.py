@@ -138,6 +138,15 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
+def fit_image(image: UInt8[Tensor, "3 height width"], size: int, fit: Fit = "crop") -> UInt8[Tensor, "3 size size"]:
+    """Make an image in memory a square, as `read_image` makes one from a file."""
+    from PIL import Image
+
+    check_fit(size, fit)
+    square = _resized(Image.fromarray(image.permute(1, 2, 0).numpy()), size, fit)
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
 def image_size(path: Path) -> tuple[int, int]:
     """Read an image's height and width from its header."""
     with _opened(path) as file:
