@@ -22,7 +22,7 @@ def current_index() -> int | None:
 class SeededDataset(Dataset[Any]):
     """A data set whose transform draws from a seed, the epoch and the sample's index alone.
 
-    Torch's global generator is set for the duration of the transform, so that all transforms that use it, torchvision's
+    Torch's generator of the CPU is set for the duration of the transform, so that all transforms that use it, torchvision's
     too, give a sample the same result whatever the number of workers, and different samples different ones.
 
     Args:
@@ -51,12 +51,13 @@ class SeededDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         sample = self.dataset[index]
-        place = _index.set(int(index))
+        place, state = _index.set(int(index)), torch.get_rng_state()
+        # `torch.manual_seed` would also queue a call for every device that is not in use yet.
+        torch.default_generator.manual_seed(_mixed(self.seed, int(self._epoch), int(index)))
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_mixed(self.seed, int(self._epoch), int(index)))
-                return self.transform(*sample) if isinstance(sample, tuple) else self.transform(sample)
+            return self.transform(*sample) if isinstance(sample, tuple) else self.transform(sample)
         finally:
+            torch.set_rng_state(state)
             _index.reset(place)
 
 

@@ -1,0 +1,51 @@
+"""FGR in a plain loop with accelerate; on two processes: accelerate launch --cpu --num_processes 2 …
+
+python examples/accelerate_loop.py
+"""
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, TensorDataset
+
+import shiftcal
+from shiftcal import data, gather, losses, models
+from shiftcal.integrations.accelerate import accelerated_backward
+from shiftcal.integrations.torchvision import RandomLowPass, SeededDataset
+
+EPOCHS, FIRST = 6, 3  # the constraint counts from epoch 3 on
+
+
+def main() -> None:
+    set_seed(0)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    dataset = data.load("shapes", train=1000, validation=200, test=200)
+    train = SeededDataset(
+        TensorDataset(dataset.train.images, dataset.train.targets), RandomLowPass(0.05, return_mask=True)
+    )
+    net = models.build("small", num_classes=len(dataset.classes))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    model, optimizer, loader = accelerator.prepare(net, optimizer, DataLoader(train, 32, shuffle=True))
+    for epoch in range(EPOCHS):
+        train.set_epoch(epoch)
+        for images, targets, filtered in loader:
+            with accelerator.accumulate(model):
+                logits = model(dataset.preprocess(images))
+                main_loss = losses.dual_focal(logits, targets, gamma=0.5)
+                if epoch < FIRST:
+                    accelerator.backward(main_loss)
+                else:
+                    constraint_loss = losses.soft_ece(*gather(logits[~filtered], targets[~filtered]))
+                    accelerated_backward(accelerator, main_loss, constraint_loss, model.parameters())
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 2.0)
+                optimizer.step()
+                optimizer.zero_grad()
+    found = shiftcal.evaluate(net, dataset, corruptions=("gaussian_noise",), progress=False)
+    for name, cell in (("clean", found.clean), ("shifted", found.shifted)):
+        accelerator.print(f"{name}: accuracy {100 * cell.accuracy:.1f} %, ECE {100 * cell.ece:.1f} %")
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
