@@ -19,12 +19,12 @@ EPOCHS, FIRST = 6, 3  # the constraint counts from epoch 3 on
 def main() -> None:
     set_seed(0)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    dataset = data.load("shapes", train=1000, validation=200, test=200)
+    dataset = data.load("shapes", train=1500, validation=200, test=200)
     train = SeededDataset(
         TensorDataset(dataset.train.images, dataset.train.targets), RandomLowPass(0.05, return_mask=True)
     )
     net = models.build("small", num_classes=len(dataset.classes))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
     model, optimizer, loader = accelerator.prepare(net, optimizer, DataLoader(train, 32, shuffle=True))
     for epoch in range(EPOCHS):
         train.set_epoch(epoch)

@@ -39,7 +39,7 @@ def samples_of(split: data.MemorySplit) -> list[tuple[torch.Tensor, torch.Tensor
 
 def main() -> None:
     set_seed(0)
-    dataset = data.load("shapes", train=2000, validation=200, test=200)
+    dataset = data.load("shapes", train=1500, validation=200, test=200)
     config = ResNetConfig(
         embedding_size=32, hidden_sizes=[32, 64, 128], depths=[1, 1, 1], layer_type="basic",
         num_labels=len(dataset.classes),
@@ -47,8 +47,8 @@ def main() -> None:
     train = SeededDataset(samples_of(dataset.train), RandomLowPass(0.05, return_mask=True))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, num_train_epochs=EPOCHS, per_device_train_batch_size=64, learning_rate=1e-2, warmup_steps=60, max_grad_norm=2.0,
-            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, logging_strategy="no",
+            folder, num_train_epochs=EPOCHS, per_device_train_batch_size=64, learning_rate=1e-2, warmup_steps=60,
+            max_grad_norm=2.0, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, logging_strategy="no",
             dataloader_pin_memory=False,
         )  # fmt: skip
         trainer = FGRTrainer(
@@ -63,9 +63,7 @@ def main() -> None:
         )
         trainer.train()
         print(f"validation ECE {100 * trainer.evaluate()['eval_ece']:.1f} %")
-    found = shiftcal.evaluate(
-        Predictor(trainer.model), dataset, corruptions=("gaussian_noise",), progress=False
-    )
+    found = shiftcal.evaluate(Predictor(trainer.model), dataset, corruptions=("gaussian_noise",), progress=False)
     for name, cell in (("clean", found.clean), ("shifted", found.shifted)):
         print(f"{name}: accuracy {100 * cell.accuracy:.1f} %, ECE {100 * cell.ece:.1f} %")
 

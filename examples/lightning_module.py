@@ -40,13 +40,13 @@ class Classifier(RectifiedModule):
         self.log("validation_ece", self.ece)
 
     def configure_optimizers(self) -> tuple[list, list]:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)]
 
 
 def main() -> None:
     seed_everything(0, verbose=False)
-    dataset = data.load("shapes", train=1000, validation=200, test=200)
+    dataset = data.load("shapes", train=1500, validation=200, test=200)
     train = SeededDataset(
         TensorDataset(dataset.train.images, dataset.train.targets), RandomLowPass(0.05, return_mask=True)
     )

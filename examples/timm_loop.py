@@ -12,7 +12,7 @@ from timm.utils import dispatch_clip_grad
 import shiftcal
 from shiftcal import data, dct_low_pass, losses, rectified_backward
 
-EPOCHS, FIRST, BATCH = 10, 5, 64  # the constraint counts from epoch 5 on
+EPOCHS, FIRST, BATCH = 8, 4, 64  # the constraint counts from epoch 4 on
 
 
 def main() -> None:

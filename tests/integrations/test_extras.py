@@ -21,7 +21,9 @@ def test_a_missing_extra_is_named(extra: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, EXTRAS[extra], None)
     for name in [name for name in sys.modules if name.startswith("shiftcal.integrations.")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=rf"integrations\.{extra} needs the extra `{extra}`: pip .*shiftcal\[{extra}\]"):
+    with pytest.raises(
+        ImportError, match=rf"integrations\.{extra} needs the extra `{extra}`: pip .*shiftcal\[{extra}\]"
+    ):
         importlib.import_module(f"shiftcal.integrations.{extra}")
 
 

@@ -22,8 +22,8 @@ def current_index() -> int | None:
 class SeededDataset(Dataset[Any]):
     """A data set whose transform draws from a seed, the epoch and the sample's index alone.
 
-    Torch's generator of the CPU is set for the duration of the transform, so that all transforms that use it, torchvision's
-    too, give a sample the same result whatever the number of workers, and different samples different ones.
+    Torch's generator of the CPU is set for the duration of the transform, so that all transforms that use it, also
+    torchvision's, give a sample the same result whatever the number of workers, and different samples different ones.
 
     Args:
         dataset: A map-style data set.
