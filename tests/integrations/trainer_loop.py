@@ -98,4 +98,4 @@ if __name__ == "__main__":
             found[case] = {"weights": weights, "apart": toy.apart(weights), "conflicts": conflicts(trainer)}
     if dist.get_rank() == 0:
         torch.save(found, Path(sys.argv[1]))
-    dist.destroy_process_group()
+    toy.leave()
