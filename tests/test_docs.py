@@ -60,7 +60,7 @@ def test_every_block_says_what_it_is(document: Path) -> None:
 
 def shiftcal_command(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     paths = [str(BIN), os.environ["PATH"]]
-    libraries = [str(ROOT / "src"), str(ROOT / "tests" / "site")]
+    libraries = [str(ROOT / "src"), str(ROOT / "tests" / "torchvision_stub")]
     environment = os.environ | {"PATH": ":".join(paths), "PYTHONPATH": ":".join(libraries), "OMP_NUM_THREADS": "1"}
     command = ["bash", "-euo", "pipefail", "-c", line]
     return subprocess.run(
