@@ -1,6 +1,8 @@
 """The recommended method in a training loop of your own, then FGR, each with its calibration clean and under noise.
 
 python examples/own_loop.py
+
+Four epochs on few images show the calls, not what the methods can do: for that see results/.
 """
 
 from collections.abc import Iterator

@@ -28,11 +28,6 @@ SAID = {
 NEEDS = {"accelerate_loop.py": "accelerate", "hf_trainer.py": "transformers", "lightning_module.py": "lightning"}
 NEEDS |= {"timm_loop.py": "timm", "audit_timm.py": "timm", "onnx_audit_and_gate.py": "onnxscript"}
 NEEDS |= {"calibrated_export.py": "onnxscript"}
-    "timm_loop.py": "timm",
-    "audit_timm.py": "timm",
-    "onnx_audit_and_gate.py": "onnxscript",
-    "calibrated_export.py": "onnxscript",
-}
 
 
 def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

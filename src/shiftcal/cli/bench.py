@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shiftcal._errors import UnfinishedError
-from shiftcal.cli._shared import Set, errors_in_one_line, fail, words_of, write_and_print_report
+from shiftcal.cli._shared import Plugin, Set, errors_in_one_line, fail, words_of, write_and_print_report
 
 HELP = """Run a grid of methods and seeds by a recipe, and write the table, the figures and report.html.
 
@@ -38,6 +38,7 @@ def bench(
         int, typer.Option(help="Runs side by side on this machine's GPU (or CPU), each in a process of its own.")
     ] = 1,
     set_: Set = [],  # noqa: B006
+    plugin: Plugin = [],  # noqa: B006
 ) -> None:
     """Run a grid."""
     failed: UnfinishedError | None = None
@@ -52,7 +53,7 @@ def bench(
         swept = swept_keys("sweep", sweep, fixed)
         selected = swept_keys("select", select, [*fixed, *swept])
         named = list(dict.fromkeys(words_of(methods)))
-        study = Study(recipe, named, seeds_of(seeds), set_, swept, selected, by)
+        study = Study(recipe, named, seeds_of(seeds), set_, swept, selected, by, plugin)
         try:
             study.complete(out, engine, workers=workers_per_gpu)
         except UnfinishedError as error:

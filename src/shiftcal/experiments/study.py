@@ -40,6 +40,7 @@ class Study:
         swept: Values of keys, as text; each combination is a setting of its own.
         selected: Values of keys of which the best combination is chosen for each method and setting.
         by: What the best one is best in, on the validation images.
+        plugins: Modules that register methods, losses, data sets and models.
     """
 
     recipe: str
@@ -49,6 +50,7 @@ class Study:
     swept: dict[str, list[str]] = field(default_factory=dict)
     selected: dict[str, list[str]] = field(default_factory=dict)
     by: str = "validation.ece"
+    plugins: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.by not in _BY:
@@ -96,7 +98,7 @@ class Study:
 
     def _config(self, method: str, seed: int, values: Mapping[str, str]) -> Config:
         swept = (f"{key}={text}" for key, text in values.items())
-        return load_config(self.recipe, [*self.fixed, *swept, f"method={method}", f"seed={seed}"])
+        return load_config(self.recipe, [*self.fixed, *swept, f"method={method}", f"seed={seed}"], self.plugins)
 
     def _tell_unused(self) -> None:
         for method in self.methods:
