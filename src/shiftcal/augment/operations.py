@@ -56,7 +56,7 @@ def look_up(images: Images, tables: Int[Tensor, "batch channels 256"]) -> Images
     return tables.gather(2, images.flatten(2).long()).view_as(images)
 
 
-def tones(images: Images) -> Int[Tensor, 256]:
+def tones(images: Images) -> Int[Tensor, " 256"]:
     """Return the tones 0..255, the table that changes nothing."""
     return torch.arange(256, device=images.device)
 

@@ -38,7 +38,7 @@ def in_unit(
     return stored
 
 
-def truncated(levels: Float[Tensor, ...]) -> UInt8[Tensor, ...]:
+def truncated(levels: Float[Tensor, " ..."]) -> UInt8[Tensor, " ..."]:
     """Cut grey levels to 8 bits, as the benchmark's generators do, without rounding.
 
     The margin undoes float32's error at whole levels.
