@@ -88,6 +88,13 @@ def test_sets_and_values_are_those_of_the_records() -> None:
     assert data["runs"][0]["history"]["conflict_rate"] == [None, 0.25]
 
 
+def test_test_metrics_of_chosen_epochs_are_curves() -> None:
+    epochs = [{"epoch": k, "loss": 1.0, "accuracy": 0.5, "seconds": 1.0} for k in (1, 2)]
+    epochs[1]["test"] = {"clean": {"ece": 0.1, "accuracy": 0.8, "nll": 0.3}}
+    [run] = page_data([of_run(record("ce", 0, 0.1, history=epochs))])["runs"]
+    assert run["history"]["test clean ece"] == [None, 0.1]
+
+
 def test_runs_of_other_shifts_leave_gaps() -> None:
     other = record("fgr", 0, 0.2, shifts=[{"shift": "art", "severity": None, **metrics(0.3)}])
     data = page_data([of_run(record("ce", 0, 0.1)), of_run(other)])
