@@ -55,7 +55,7 @@ class Draws:
         return self.uniform(stream, *shape).mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2))
 
 
-def _hash_(x: Int32[Tensor, ...]) -> Int32[Tensor, ...]:
+def _hash_(x: Int32[Tensor, " ..."]) -> Int32[Tensor, " ..."]:
     """Mix 32 bits in place (Wellons' "lowbias32"); int32 products wrap around as unsigned ones would."""
     x ^= _shift(x, 16)
     x *= 0x7FEB352D
@@ -65,7 +65,7 @@ def _hash_(x: Int32[Tensor, ...]) -> Int32[Tensor, ...]:
     return x
 
 
-def _shift(x: Int32[Tensor, ...], by: int) -> Int32[Tensor, ...]:
+def _shift(x: Int32[Tensor, " ..."], by: int) -> Int32[Tensor, " ..."]:
     """Shift right and fill with zeros; torch fills with the sign."""
     return (x >> by).bitwise_and_(_MASK >> by)
 
