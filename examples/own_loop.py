@@ -1,8 +1,6 @@
-"""The recommended method in a training loop of your own, then FGR, each with its calibration clean and under noise.
+"""The recommended method, then FGR, in a loop of your own: four epochs show the calls, results/ what they can do.
 
 python examples/own_loop.py
-
-Four epochs on few images show the calls, not what the methods can do: for that see results/.
 """
 
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ def test_the_plugin_is_trained_by_the_command_beside_it(
     words = [*shlex.split(command), *(word for item in TINY for word in ("--set", item))]
     answer = subprocess.run([sys.executable, "-m", "shiftcal", *words], capture_output=True, text=True, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
-    (record,) = load_records(tmp_path / "runs" / "mine")
+    (record,) = load_records(tmp_path / "runs")
     assert (record.method, record.config["plugins"]) == ("poly1-fgr", ["my_methods"])
 
 
