@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +14,20 @@ from shiftcal import corrupt, dct_low_pass
 from shiftcal.integrations.torchvision import AugMixView, Corrupt, RandomLowPass, SeededDataset
 
 TRANSFORMS = [RandomLowPass(1.0), Corrupt("gaussian_noise", 5), AugMixView(severity=10.0)]
+
+
+# Workers are forked: of a process with many threads, such as one that ran other tests, a fork may wait for ever.
+FRESH = "SHIFTCAL_FRESH_PROCESS"
+with_workers = pytest.mark.skipif(FRESH not in os.environ, reason="runs in a process of its own")
+
+
+@pytest.mark.slow
+def test_all_with_workers_in_a_process_of_its_own() -> None:
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", __file__]
+    environment = os.environ | {FRESH: "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "skipped" not in done.stdout
 
 
 def names(transform: object) -> str:
@@ -85,6 +103,7 @@ def gone_through(dataset: SeededDataset, workers: int) -> torch.Tensor:
     return torch.cat([images for images, *_ in loader])
 
 
+@with_workers
 @pytest.mark.parametrize("transform", [*TRANSFORMS, v2.RandomResizedCrop(32)], ids=names)
 def test_a_sample_depends_on_seed_epoch_and_index_alone(
     transform: torch.nn.Module, natural_images: torch.Tensor
@@ -105,6 +124,7 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone(
     assert torch.equal(torch.get_rng_state(), state), "the global generator is left as it was"
 
 
+@with_workers
 def test_persistent_workers_see_the_epoch(natural_images: torch.Tensor) -> None:
     dataset = sample_set(natural_images[:8], AugMixView(), seed=0)
     loader = DataLoader(dataset, batch_size=8, num_workers=1, persistent_workers=True)
@@ -116,6 +136,7 @@ def test_persistent_workers_see_the_epoch(natural_images: torch.Tensor) -> None:
     assert not torch.equal(found[0], found[1])
 
 
+@with_workers
 def test_corrupted_samples_are_those_of_the_package(natural_images: torch.Tensor) -> None:
     images = natural_images[:12]
     found = gone_through(sample_set(images, Corrupt("gaussian_noise", 4, "imagenet", seed=3), seed=9), workers=2)
@@ -134,6 +155,7 @@ class Stream(IterableDataset):
         return (self.transform(self.image) for _ in range(4))
 
 
+@with_workers
 def test_workers_do_not_draw_alike(natural_images: torch.Tensor) -> None:
     """Also without a SeededDataset, where torch seeds each worker."""
     stream = Stream(natural_images[0], Corrupt("gaussian_noise", 3))
