@@ -88,3 +88,13 @@ def test_other_recipes_have_none(records: list[RunRecord]) -> None:
     assert markdown([record("ce", 0, 0.1)]) == ""
     assert latex([record("ce", 0, 0.1)]) == ""
     assert markdown([*records, record("dfl", 0, 0.1)]) == "", "nor has a table of runs by several"
+
+
+def test_runs_that_change_the_recipe_are_marked() -> None:
+    def run(**train: object) -> RunRecord:
+        config = {"data": {"name": "cifar10"}, "evaluation": {"bins": 15}, "train": train}
+        return record("fgr", 0, 0.1, recipe="paper-cifar10-resnet50", config=config)
+
+    assert beside([run(epochs=350)])[0].rows[0][0] == "fgr"
+    assert beside([run(epochs=1)])[0].rows[0][0] == "fgr *"
+    assert beside([run(epochs=350, track=["wandb"])])[0].rows[0][0] == "fgr"

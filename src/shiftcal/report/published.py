@@ -9,17 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shiftcal._sections import Section
+from shiftcal.experiments.recipes import read_recipe
 from shiftcal.records import RunRecord
 from shiftcal.report.formats import tabular
-from shiftcal.report.labels import Setting, base_of, settings_of
+from shiftcal.report.labels import FREE, Setting, base_of, settings_of
 from shiftcal.report.table import SHIFTED, WIDE, Column, Row, rows_of
 from shiftcal.report.text import for_latex, for_markdown
+from shiftcal.training.settings import (
+    ConstraintSettings,
+    FilterSettings,
+    GammaSettings,
+    PerturbSettings,
+    TrainSettings,
+)
 
 CAPTION = (
     "Ours, and what the paper prints for the same recipe, without deviations. Splits of the training images, libraries "
-    "and what the paper leaves open may differ."
+    "and what the paper leaves open may differ; * marks runs with other values than the recipe's."
 )
 _PLACE = Path(__file__).with_name("published.toml")
+_TRAINING: dict[str, type[Section]] = {
+    "train": TrainSettings,
+    "filter": FilterSettings,
+    "perturb": PerturbSettings,
+    "gamma": GammaSettings,
+    "constraint": ConstraintSettings,
+}
 _COLUMNS = {column[1]: column for column in WIDE}
 
 
@@ -49,16 +65,31 @@ def _of_setting(setting: Setting) -> Iterator[Beside]:
         return
     rows = rows_of(setting.records)
     own = [row for row in rows if row.method == base_of(row.method)]  # swept ones are not the paper's
+    theirs_too = recipes <= {table["recipe"] for table in published()}
+    changed = {record.method for record in setting.records if theirs_too and _changes_the_recipe(record)}
     for table in published():
         part = next((p for p in dict.fromkeys(p for p, _ in rows[0].cells) if _is_part(p, table["part"])), None)
         if table["recipe"] not in recipes or part is None:
             continue
         columns = [_COLUMNS[key] for key in table["columns"]]
         found = [_texts(row, part, columns, theirs) for row in own if (theirs := _theirs(row, table))]
+        found = [[f"{name} *" if name in changed else name, *texts] for name, *texts in found]
         if found:
             start = f"{setting.title}: " if setting.title else ""
             title = f"{start}{part}, beside the paper's Table {table['number']}"
             yield Beside(title, [head for column in columns for head in (column[0], "paper")], found)
+
+
+def _changes_the_recipe(record: RunRecord) -> bool:
+    """Tell whether a run trained with other values than its recipe has; keys that it does not know tell nothing."""
+    recipe = read_recipe(record.recipe)
+    for section, kind in _TRAINING.items():
+        stored = record.config.get(section)
+        known = stored if isinstance(stored, dict) else {}
+        own = kind.model_validate(recipe.get(section, {})).model_dump(mode="json")
+        if any(known.get(key, value) != value for key, value in own.items() if f"{section}.{key}" not in FREE):
+            return True
+    return False
 
 
 def _is_part(title: str, name: str) -> bool:
