@@ -9,7 +9,8 @@ from shiftcal.records import Epoch, RunRecord
 from shiftcal.report.labels import base_of, holdout_of, methods_of, settings_of
 from shiftcal.report.text import for_markdown, plain
 
-HEADS = ("s an epoch", "s in all", "× ce", "images/s", "device")
+BASELINE = "ce"  # what costs are multiples of
+HEADS = ("s an epoch", "s in all", f"× {BASELINE}", "images/s", "device")
 CAPTION = (
     "Seconds of training an epoch (median, without the first), seconds of training and evaluation in all, training "
     "seconds in all as a multiple of those of ce with the same seed on the same device, and images a second (median); "
@@ -53,8 +54,8 @@ def _row(method: str, records: list[RunRecord]) -> list[str]:
 
 def _baseline(method: str, records: list[RunRecord]) -> str | None:
     """Name the ce to compare with: that with the same values where it was swept too, or the only one."""
-    plain = {record.method for record in records if base_of(record.method) == "ce"}
-    same = "ce" + method.removeprefix(base_of(method))
+    plain = {record.method for record in records if base_of(record.method) == BASELINE}
+    same = BASELINE + method.removeprefix(base_of(method))
     return same if same in plain else next(iter(plain)) if len(plain) == 1 else None
 
 

@@ -105,5 +105,5 @@ def test_bad_options(options: dict[str, float], message: str) -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(ValueError, match=r"`name` should be one of .*Did you mean 'shapes'?"):
+    with pytest.raises(ValueError, match=r"`data.name` should be one of .*Did you mean 'shapes'?"):
         data.load("shape")
