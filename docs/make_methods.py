@@ -4,10 +4,11 @@ python docs/make_methods.py
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 from shiftcal.records import load_records
-from shiftcal.report.table import rows_of
+from shiftcal.report.table import Row, rows_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = Path(__file__).parent / "methods"
@@ -33,8 +34,13 @@ def _block(names: str) -> str:
     return "\n".join([f"<!-- measured: {names} -->", "", *tables, "<!-- end -->"])
 
 
+@cache
+def _rows(place: str) -> dict[str, Row]:
+    return {row.method: row for row in rows_of(load_records(ROOT / place))}
+
+
 def _table(title: str, place: str, always: tuple[str, ...], wanted: list[str]) -> str:
-    rows = {row.method: row for row in rows_of(load_records(ROOT / place))}
+    rows = _rows(place)
     shown = [name for name in wanted if name in rows]
     if not shown:
         return ""

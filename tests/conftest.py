@@ -24,6 +24,7 @@ if not hasattr(torch.ops.torchvision, "nms"):
     for operator in ("nms", "qnms"):
         TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
+collect_ignore = ["torchvision_stub"]  # for processes that tests start
 HOOK = jaxtyping.install_import_hook("shiftcal", "runtime_types.checker")
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -47,6 +47,7 @@ def test_the_snippets_train(which: int, length: int) -> None:
 TINY = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=1", "evaluation.corruptions=[]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "docs/plugins.md"])
 def test_the_plugin_is_trained_by_the_command_beside_it(
     document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -155,6 +155,7 @@ def test_other_tests_are_reported_and_left_out_of_the_mean(setting: tuple[nn.Mod
     assert plain.other_tests == {}
 
 
+@pytest.mark.slow
 def test_corruptions_do_not_depend_on_the_batch_size(setting: tuple[nn.Module, data.Dataset], tmp_path: Path) -> None:
     model, d = setting
     first, second = (evaluate(model, d, corruptions=["gaussian_noise"], batch_size=n, progress=False) for n in (7, 48))

@@ -150,6 +150,7 @@ def test_train_leaves_a_record_and_eval_agrees_with_it(tmp_path: Path) -> None:
     assert "fgr: finished earlier and kept" in stdout
 
 
+@pytest.mark.slow
 def test_bench_runs_a_grid_and_completes_what_is_missing(tmp_path: Path) -> None:
     words = ["bench", "demo", *OPTIONS, "--methods", "ce,fgr", "--seeds", "0,3", "--out", tmp_path / "grid"]
     code, stdout, stderr = invoke(*words)
@@ -186,6 +187,7 @@ def test_bench_runs_a_grid_and_completes_what_is_missing(tmp_path: Path) -> None
         assert (code, message in stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The checkpoint is right on")
 def test_finetune_shows_the_checkpoint_before_and_after(tmp_path: Path) -> None:
     short = ["--set", "finetune.epochs=4", "--set", "finetune.views=2", "--set", "finetune.learning_rate=0.5"]
@@ -283,6 +285,7 @@ def test_weights_and_holdout_are_options(tmp_path: Path) -> None:
     assert (code, "`data.holdout` should be one of a b, c" in stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_demo_writes_its_report_and_keeps_finished_runs(tmp_path: Path) -> None:
     code, stdout, stderr = invoke("demo", *OPTIONS, "--out", tmp_path / "demo")
     assert code == 0, stderr
@@ -448,6 +451,7 @@ LOST += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "keep"), LOST)
 def test_what_a_finished_run_lost_is_made_again(file: str, keep: int | None, grid_of_one: Path) -> None:
     out = grid_of_one
@@ -475,6 +479,7 @@ def test_a_damaged_record_is_named_with_the_way_to_make_it_again(tmp_path: Path)
     assert stderr.endswith("The command that made the run makes it again, with --resume.\n")
 
 
+@pytest.mark.slow
 def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = grid.complete
 

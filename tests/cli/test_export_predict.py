@@ -190,6 +190,7 @@ def test_all_forms_of_a_model_have_the_same_audit(place: Path, tmp_path: Path) -
     assert abs(read_audit(tmp_path / "c").clean.ece - reference.clean.ece) > 0.01, "this one is calibrated"
 
 
+@pytest.mark.slow
 def test_an_onnx_export_says_what_it_is_and_is_not_calibrated_twice(place: Path, tmp_path: Path) -> None:
     path = exported(place, ".onnx")
     model = onnx.load(path)
@@ -368,6 +369,7 @@ def audited(place: Path, out: Path, *more: str | Path) -> tuple[int, str, str]:
     return invoke(*words, *(more or ("--validation", place / "mirrored", "--calibrate", "vector")))
 
 
+@pytest.mark.slow
 def test_what_an_audit_promises_of_a_calibrator_is_what_predictions_have(place: Path, tmp_path: Path) -> None:
     code, stdout, stderr = audited(place, tmp_path / "a")
     assert (code, stderr) == (0, "")

@@ -66,6 +66,7 @@ def test_parts_are_those_of_memory_and_name_their_indices(root: Path) -> None:
     assert torch.equal(torch.cat([i for i, _ in stream.test.parts(4)]), torch.arange(9))
 
 
+@pytest.mark.slow
 def test_a_streamed_set_trains_and_evaluates_as_one_in_memory(root: Path) -> None:
     words = [f"data.root={root}", "data.name=folder", "data.size=16", "train.epochs=2", "train.start=0.5"]
     words += ["filter.ratio=0.2", "data.workers=1"]

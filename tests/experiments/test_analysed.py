@@ -141,6 +141,7 @@ def noisy(shifts: int, size: int) -> list[Shown]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shifts", "size"), [(2, 64), (20, 64), (20, 32), (300, 32)])
 def test_galleries_of_any_number_of_shifts_are_small(shifts: int, size: int) -> None:
     found = fitting(noisy(shifts, size), ("cat", "dog"))

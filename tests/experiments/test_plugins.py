@@ -85,6 +85,7 @@ def run_of(place: Path) -> Path:
     return place / "run"
 
 
+@pytest.mark.slow
 def test_a_run_with_a_plugin_says_so_and_is_found_again(place: Path) -> None:
     run = run_of(place)
     record = json.loads((run / "record.json").read_text())

@@ -82,6 +82,7 @@ STEPS = [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 10, 
 AUGMIX = pytest.param("fgr+augmix", marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ce", "fgr", "fgr-ema", "fgr-shared", "mixup", AUGMIX])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_stopped_run_ends_as_one_never_stopped(

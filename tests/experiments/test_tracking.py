@@ -133,6 +133,7 @@ def test_mlflow_gets_epochs_evaluation_figures_and_the_page(local_mlflow: Any, t
     assert {"report.html", "reliability.png", "severity.png", "table.md"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_resumed_run_is_one_run_of_mlflow(local_mlflow: Any, tmp_path: Path) -> None:
     out = tracked("mlflow", tmp_path / "run")

@@ -252,6 +252,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("history.0.epoch", 10**400),
         ("config.data.size", float("nan")),
     ],
+    ids=["count", "nll", "shifted", "histogram", "smooth_ece", "epoch", "config"],
 )
 def test_a_forged_record_is_named_and_the_others_are_shown(path: str, value: Any, tmp_path: Path) -> None:
     lines = [record("ce", 0, 0.2).to_json(), json.dumps(changed(path, value))]

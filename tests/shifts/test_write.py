@@ -440,6 +440,7 @@ def test_a_contact_sheet_shows_every_corruption(clean: Path, folder: Path, tmp_p
     assert "Did you mean 'fog'?" in output
 
 
+@pytest.mark.slow
 def test_evaluation_reads_what_it_would_make(tmp_path: Path) -> None:
     dataset = data.load("shapes", train=8, validation=40, test=60)
     np.save(tmp_path / "test.npy", dataset.test.images.permute(0, 2, 3, 1).numpy())
@@ -457,6 +458,7 @@ def test_evaluation_reads_what_it_would_make(tmp_path: Path) -> None:
         evaluate(model, few, corruptions=["fog"], corrupted=tmp_path / "out", progress=False)
 
 
+@pytest.mark.slow
 def test_all_75_shifts_need_no_files() -> None:
     dataset = data.load("shapes", train=8, validation=24, test=24)
     torch.manual_seed(0)

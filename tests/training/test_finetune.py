@@ -177,6 +177,7 @@ def test_a_method_that_mixes_images_is_refused(dataset: Dataset) -> None:
         stage("method=fgr+augmix")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The checkpoint is right on")
 def test_a_run_is_finetuned_resumed_and_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = "train.mean=[0.1, 0.2, 0.3]"  # than the data set's
@@ -280,6 +281,7 @@ def test_the_released_two_stages_move_batch_norms_statistics_and_nothing_else(da
     assert state.history[-1]["learning_rate"] == pytest.approx(0.1 * state.history[0]["learning_rate"])
 
 
+@pytest.mark.slow
 def test_the_released_two_stages_keep_the_epoch_of_the_lowest_validation_ece(dataset: Dataset, tmp_path: Path) -> None:
     base = complete(config("method=ce", "train.epochs=2"), tmp_path / "ce", dataset=dataset, progress=False)
     words = [*TWO_STAGES, f"finetuned_from='{tmp_path / 'ce'}'", "finetune.learning_rate=0.3"]

@@ -421,6 +421,7 @@ def test_validation_leaves_frozen_layers_as_they_are() -> None:
         predict(model, split, lambda images: images.float() + float("inf"))
 
 
+@pytest.mark.slow
 def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset) -> None:
     words = ["method=fgr", "train.start=0.25", 'evaluation.corruptions=["contrast", "gaussian_noise"]']
     plain = train(config(*words), dataset, progress=False)
@@ -441,6 +442,7 @@ def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset)
     assert last["shifted"]["ece"] == pytest.approx(sum(middle) / len(middle), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_the_way_survives_an_interruption(dataset: data.Dataset, tmp_path: Path) -> None:
     words = ["method=ce", "evaluation.every=1", "evaluation.corruptions=[]"]
     whole = train(config(*words), dataset, progress=False)
