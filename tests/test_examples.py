@@ -1,6 +1,7 @@
 """Every example runs, as a user runs it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,18 @@ def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
 
 
+def documented(name: str) -> list[str]:
+    """List the lines that examples/README.md has of an example's output."""
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"^`{re.escape(name)}`\n\n```text\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    return found[1].splitlines() if found else []
+
+
+def without_numbers(line: str) -> str:
+    """Replace numbers, which depend on the machine."""
+    return re.sub(r"[\d.]+", "#", line)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
@@ -49,6 +62,8 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     for words in SAID[name]:
         assert words in answer.stdout
+    printed = [without_numbers(line) for line in answer.stdout.splitlines()]
+    assert all(without_numbers(line) in printed for line in documented(name))
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
@@ -58,3 +73,4 @@ def test_every_example_is_listed_and_short() -> None:
         assert f"[{path.name}]({path.name})" in listed, path
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 80, path
     assert {path.name for path in EXAMPLES.glob("*.py")} >= set(SAID)
+    assert len(documented("lightning_module.py")) == 3
