@@ -13,7 +13,7 @@ SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "tra
 METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
 
 Count = Annotated[int, Field(ge=0, le=10**12)]  # images; more could not be added up as floats
-Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+Number = Annotated[float, Field(ge=-1e150, le=1e150)]  # squares of more could not be added up
 Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # sums of fractions may be off by a rounding
 
 
