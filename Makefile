@@ -46,7 +46,7 @@ coverage: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest tests -m slow --durations=10
+	$(BIN)/python -m pytest tests -m slow -n 2 --dist loadfile --durations=10
 
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/low_pass.py
