@@ -73,6 +73,20 @@ def is_free(directory: Path) -> bool:
     return all(name.endswith(".tmp") or name == UNREADABLE for name in left)
 
 
+def flat(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Lay a tree of plain data out flat, its keys joined.
+
+    Example:
+        >>> flat({"a": {"b": 1}, "c": 2})
+        {'a.b': 1, 'c': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        found |= flat(value, separator, f"{name}{separator}") if isinstance(value, Mapping) else {name: value}
+    return found
+
+
 def first_difference(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "", ignored: Collection[str] = ()
 ) -> str | None:

@@ -10,9 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shiftcal._errors import ParameterError, did_you_mean, reason_of, wrong
+from shiftcal._imports import import_object
 
 _NAME = re.compile(r"\w[\w.+-]*")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -29,14 +30,15 @@ class Registry(Generic[T]):
         kind: What it holds, in one word: the parameter that errors name.
         group: The group of entry points in which packages announce theirs.
         builtin: Lists the names of this package, which no other may take.
-        check: Raises unless a value is of the right kind.
+        what: What stands after the colon of "package.module:…", in words.
+        of: The class that values are of; by default they are functions, which this calls.
     """
 
     def __init__(
-        self, kind: str, group: str, builtin: Callable[[], Collection[str]], check: Callable[[str, object], T]
+        self, kind: str, group: str, builtin: Callable[[], Collection[str]], what: str, of: type[T] | None = None
     ) -> None:
         self.kind, self.group = kind, group
-        self._builtin, self._check = builtin, check
+        self._builtin, self._what, self._of = builtin, what, of
         self._added: dict[str, T] = {}
 
     def register(self, name: str, value: object) -> None:
@@ -51,7 +53,9 @@ class Registry(Generic[T]):
         self._added[name] = checked
 
     def find(self, name: str) -> T:
-        """Return what was registered under a name, or else what its entry point loads."""
+        """Return what "package.module:…" is, what was registered under a name, or else what its entry point loads."""
+        if ":" in name:
+            return self._check(name, import_object(self.kind, name, self._what))
         if name in self._added:
             return self._added[name]
         if (point := self.entry_point(name)) is not None:
@@ -60,6 +64,13 @@ class Registry(Generic[T]):
         hint = did_you_mean(name, known)
         own = " One of your own is registered by a plugin (--plugin MODULE, or the key `plugins`)."
         raise ParameterError(self.kind, "one of " + ", ".join(sorted(known)), repr(name), hint + own)
+
+    def _check(self, name: str, value: Any) -> T:
+        """Raise unless a value is of the right kind."""
+        if not (callable(value) if self._of is None else isinstance(value, self._of)):
+            raise wrong(self.kind, f"package.module:{self._what}", f"{name}, a {type(value).__name__}")
+        found: T = value
+        return found
 
     def names(self) -> list[str]:
         """List all names: those of this package, registered ones, and those of entry points, which are not loaded."""

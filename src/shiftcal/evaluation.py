@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,6 +42,23 @@ class Predictions:
         return Predictions(torch.cat([self.logits, other.logits]), torch.cat([self.targets, other.targets]))
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's parameters; the CPU for one without any, such as an ONNX model."""
+    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode and every part of it back as it was: some may be frozen in evaluation mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def predict(
     model: nn.Module, split: Parts, preprocess: Callable[[Tensor], Tensor], *, batch_size: int = 500
 ) -> Predictions:
@@ -49,17 +67,11 @@ def predict(
     Of several ranks each goes through its share of the images, and all get the result. Logits that are not finite are
     a FloatingPointError: the model diverged, or its weights are damaged.
     """
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))  # an ONNX model has none
-    modes = [(module, module.training) for module in model.modules()]  # some may be frozen in evaluation mode
-    model.eval()
+    device = device_of(model)
     found: list[tuple[int, Tensor, Tensor]] = []
-    try:
-        with torch.inference_mode():
-            for index, part in split.to(device).parts(batch_size, _distributed.rank(), _distributed.world_size()):
-                found.append((int(index[0]), model(preprocess(part.images)).float(), part.targets))
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.inference_mode():
+        for index, part in split.to(device).parts(batch_size, _distributed.rank(), _distributed.world_size()):
+            found.append((int(index[0]), model(preprocess(part.images)).float(), part.targets))
     if _distributed.is_distributed():
         local = [(first, logits.cpu(), targets.cpu()) for first, logits, targets in found]
         parts = (part for parts in _distributed.all_gather_object(local) for part in parts)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shiftcal._errors import wrong
-from shiftcal._imports import import_object
 from shiftcal._plugins import Registry
 
 Weights = Literal["last", "best_nll", "best_ece", "average"]
@@ -184,15 +183,7 @@ def find(name: str) -> Method:
         >>> find("ce").loss.name
         'cross_entropy'
     """
-    if ":" in name:
-        return _checked(name, import_object("method", name, "row, a shiftcal.methods.Method"))
     return METHODS[name] if name in METHODS else ADDED.find(name)
 
 
-def _checked(name: str, row: object) -> Method:
-    if not isinstance(row, Method):
-        raise wrong("method", "package.module:row, a shiftcal.methods.Method", f"{name}, a {type(row).__name__}")
-    return row
-
-
-ADDED = Registry("method", "shiftcal.methods", lambda: METHODS, _checked)
+ADDED = Registry("method", "shiftcal.methods", lambda: METHODS, "row, a shiftcal.methods.Method", Method)

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from commands import done, invoke
 from made_audits import made
 from made_records import record as made_record
 from PIL import Image
-from typer.testing import CliRunner
 
 import shiftcal
 from shiftcal import calibrators
-from shiftcal.cli import app
 from shiftcal.data import load
 from shiftcal.records import DataSeen, read_record
 from shiftcal.records.audit import write_audit
@@ -27,19 +26,6 @@ from shiftcal.report.card import Told, card_of_audit, card_of_run, results_of
 TINY = ["data.train=160", "data.validation=40", "data.test=40", "train.epochs=1", "train.batch_size=32", "method=ce"]
 TINY += ['evaluation.corruptions=["contrast"]']
 HOSTILE = 'a" : [b]\n---\n<script>alert(1)</script> | `x` \x1b[2J \ufffe 😀 ![i](http://x)\\'
-
-
-def invoke(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def done(*words: str | Path) -> str:
-    code, stdout, stderr = invoke(*words)
-    assert code == 0, stderr
-    return stdout
 
 
 @pytest.fixture(scope="module")

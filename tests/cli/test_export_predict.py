@@ -13,15 +13,14 @@ import pyarrow.parquet
 import pytest
 import safetensors.torch
 import torch
+from commands import done, invoke
 from PIL import Image
 from torch import nn
-from typer.testing import CliRunner
 
 from shiftcal import calibrators, metrics, models
 from shiftcal.auditing.audit import PredictionSets, audit_predictions
 from shiftcal.auditing.measure import Fitted
 from shiftcal.calibrators.store import read_metadata
-from shiftcal.cli import app
 from shiftcal.data import load
 from shiftcal.evaluation import Predictions
 from shiftcal.experiments.calibrated import write_calibrator
@@ -30,19 +29,6 @@ from shiftcal.records.audit import read_audit
 TINY = ["data.train=320", "data.validation=80", "data.test=40", "train.epochs=2", "train.batch_size=32"]
 TINY += ["evaluation.corruptions=[]", "method=ce"]
 NORMALISED = ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
-
-
-def invoke(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def done(*words: str | Path) -> str:
-    code, stdout, stderr = invoke(*words)
-    assert code == 0, stderr
-    return stdout
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from PIL import Image
-from typer.testing import CliRunner
 
 from shiftcal.analysis.gallery import Shown, samples_of
 from shiftcal.analysis.gradcam import grad_cam
 from shiftcal.analysis.wasserstein import features_of, gaussian_wasserstein
-from shiftcal.cli import app
 from shiftcal.data.split import MemorySplit
 from shiftcal.experiments.analysed import Asked, analyse
 from shiftcal.experiments.config import load_config
@@ -45,15 +44,8 @@ def opened(path: Path) -> FinishedRun:
     return open_finished(path, root=None, device="cpu", trust=False)
 
 
-def invoke(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["analyse", *map(str, words)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_gradcam_is_that_of_each_model_on_the_same_images(grid: Path, tmp_path: Path) -> None:
-    code, shown, error = invoke("gradcam", grid, "--out", tmp_path, "--images", 4, "--shift", "contrast")
+    code, shown, error = invoke("analyse", "gradcam", grid, "--out", tmp_path, "--images", 4, "--shift", "contrast")
     assert code == 0, error
     assert f"gradcam: {tmp_path / 'gradcam.npz'}" in shown
     found = read_arrays(tmp_path / "gradcam.npz", "gradcam")
@@ -104,8 +96,8 @@ def test_strips_are_of_the_test_images(grid: Path, tmp_path: Path) -> None:
 
 def test_one_run_keeps_its_arrays_and_can_still_be_resumed(grid: Path, tmp_path: Path) -> None:
     run = shutil.copytree(grid / "ce", tmp_path / "ce")
-    assert invoke("strips", run, "--images", 2)[0] == 0
-    assert invoke("gallery", run, "--look", 40)[0] == 0
+    assert invoke("analyse", "strips", run, "--images", 2)[0] == 0
+    assert invoke("analyse", "gallery", run, "--look", 40)[0] == 0
     assert {"strips.npz", "gallery.json"} <= {path.name for path in run.iterdir()}
     assert find_runs(tmp_path) == [run]
     kept = (run / "record.json").read_bytes()
@@ -184,7 +176,7 @@ def test_what_cannot_be_analysed_is_told_in_one_line(grid: Path, tmp_path: Path)
         ("features", grid / "ce", "--ratios", "2"): "0..1",
         ("noise", grid / "ce", "--pairs", "0"): "positive",
     }.items():
-        code, _, error = invoke(*words)
+        code, _, error = invoke("analyse", *words)
         assert code == 2, words
         assert expected in error
         assert error.count("\n") == 1

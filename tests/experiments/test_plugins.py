@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
 from shiftcal import _plugins, data, losses, methods, models
-from shiftcal.cli import app
 from shiftcal.experiments.config import config_of_run, from_dict, load_config
 from shiftcal.experiments.finished import reevaluate
 from shiftcal.experiments.grid import complete_all
@@ -69,13 +68,6 @@ def forget() -> None:
     sys.modules.pop("my_plugin", None)
     for table in (methods.ADDED, losses.ADDED, data.ADDED, models.ADDED):
         table._added = {}
-
-
-def invoke(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def run_of(place: Path) -> Path:

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
+from commands import done
 from PIL import Image
-from typer.testing import CliRunner
 
-from shiftcal.cli import app
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.grid import complete_all
 from shiftcal.records import load_records
@@ -15,14 +14,6 @@ from shiftcal.report.studies import STUDIES
 
 TINY = ["data.train=200", "data.validation=40", "data.test=60", "train.epochs=2", "train.batch_size=40"]
 TINY += ["evaluation.corruptions=['contrast']", "train.start=0.5"]
-
-
-def done(*words: str | Path) -> str:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
 
 
 def runs(place: Path, *changes: list[str]) -> Path:

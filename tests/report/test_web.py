@@ -17,6 +17,7 @@ from shiftcal.records.gallery import GALLERY, Sample, galleries_of, key_of, read
 from shiftcal.report.audit import page_of as audit_page
 from shiftcal.report.cost import rows_of as cost_rows
 from shiftcal.report.page import write_report
+from shiftcal.report.table import difference_of
 from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
@@ -49,9 +50,8 @@ def test_one_seed_shows_nothing_of_chance() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     records = [record("ce", 0, 0.2), record("ce", 1, 0.3), record("fgr", 1, 0.1), record("fgr", 2, 0.4)]
-    found = comparison_of(records)
-    row, other = found.rows
-    difference = found._difference(other, row, "Mean over shifts", "ece")
+    row, other = comparison_of(records).rows
+    difference = difference_of(other, row, "Mean over shifts", "ece")
     assert difference is not None
     assert difference.mean == pytest.approx(-0.2), "seed 1 alone"
     assert difference.half_width is None

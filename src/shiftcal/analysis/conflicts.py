@@ -76,8 +76,7 @@ def _metrics(record: RunRecord, part: str) -> dict[str, Curves]:
 def _of(entry: Epoch, part: str) -> Mapping[str, Any]:
     if part == "validation":
         return entry.validation
-    test: Mapping[str, Mapping[str, Any] | None] = getattr(entry, "test", None) or {}
-    return test.get(part) or {}
+    return entry.test.get(part, {})
 
 
 def _curve(history: tuple[Epoch, ...], values: list[float | None]) -> Curves:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shiftcal.evaluation import Parts
+from shiftcal.evaluation import Parts, device_of, evaluating
 
 LONGEST = 64  # pixels of a thumbnail
 
@@ -48,26 +48,19 @@ def samples_of(
 
     No other rank is asked: each that calls this does all of the work.
     """
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))  # an ONNX model has none
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     seen, wrong_ones, right_ones = 0, list[Shown](), list[Shown]()
-    try:
-        with torch.inference_mode():
-            for _, part in split.to(device).parts(batch_size):
-                confidence, predicted = model(preprocess(part.images)).float().softmax(-1).max(-1)
-                missed = (predicted != part.targets).nonzero().squeeze(1)
-                surest = missed[confidence[missed].argsort(descending=True)[:mistakes]]
-                hits = (predicted == part.targets).nonzero().squeeze(1)[: right - len(right_ones)]
-                found = (part.images, part.targets, predicted, confidence)
-                wrong_ones += _shown(*found, surest, shift, severity)
-                right_ones += _shown(*found, hits, shift, severity)
-                seen += len(part.targets)
-                if seen >= look:
-                    break
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.inference_mode():
+        for _, part in split.to(device_of(model)).parts(batch_size):
+            confidence, predicted = model(preprocess(part.images)).float().softmax(-1).max(-1)
+            missed = (predicted != part.targets).nonzero().squeeze(1)
+            surest = missed[confidence[missed].argsort(descending=True)[:mistakes]]
+            hits = (predicted == part.targets).nonzero().squeeze(1)[: right - len(right_ones)]
+            found = (part.images, part.targets, predicted, confidence)
+            wrong_ones += _shown(*found, surest, shift, severity)
+            right_ones += _shown(*found, hits, shift, severity)
+            seen += len(part.targets)
+            if seen >= look:
+                break
     return sorted(wrong_ones, key=lambda one: -one.confidence)[:mistakes] + right_ones
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shiftcal._errors import DataError, unknown, wrong
+from shiftcal.evaluation import evaluating
 from shiftcal.models import classifier_of
 
 _SPATIAL = "one with a spatial feature map or tokens of image patches before its classifier"
@@ -49,14 +50,8 @@ def grad_cam(
     """
     if images.ndim != 4 or len(images) == 0:
         raise wrong("images", "of shape [N, 3, H, W], one at least", list(images.shape))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.enable_grad():
-            maps = _maps(model, images.detach().clone().requires_grad_(), classes, layer)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.enable_grad():
+        maps = _maps(model, images.detach().clone().requires_grad_(), classes, layer)
     resized = functional.interpolate(maps[:, None], images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
     largest = resized.amax((1, 2), keepdim=True)
     return resized / largest.where(largest > 0, 1.0)

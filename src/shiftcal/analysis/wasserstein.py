@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shiftcal._errors import wrong
 from shiftcal.data.split import ImageSplit, MemorySplit
-from shiftcal.evaluation import Parts
+from shiftcal.evaluation import Parts, device_of, evaluating
 from shiftcal.filtering import dct_low_pass
 from shiftcal.models import classifier_of
 
@@ -78,19 +78,14 @@ def features_of(
 ) -> Float[Tensor, "n width"]:
     """Compute what the classifier gets of each image, in evaluation mode, on the model's device."""
     _, classifier = classifier_of(model)
-    device = next(model.parameters()).device
     seen: list[Tensor] = []
     handle = classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float().flatten(1)))
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
-        with torch.inference_mode():
-            for _, part in split.to(device).parts(batch_size):
+        with evaluating(model), torch.inference_mode():
+            for _, part in split.to(device_of(model)).parts(batch_size):
                 model(preprocess(part.images))
     finally:
         handle.remove()
-        for module, training in modes:
-            module.training = training
     return torch.cat(seen)
 
 

@@ -20,6 +20,7 @@ from shiftcal.calibrators.isotonic import IsotonicRegression
 from shiftcal.calibrators.rho_norm import RhoNormScaling
 from shiftcal.calibrators.temperature import TemperatureScaling
 from shiftcal.calibrators.vector import VectorScaling
+from shiftcal.records import CALIBRATOR
 
 # What a file may name: nothing else is looked up, and nothing in a file is executed.
 KINDS: dict[str, type[Calibrator]] = {
@@ -27,7 +28,6 @@ KINDS: dict[str, type[Calibrator]] = {
     for kind in (HistogramBinning, IsotonicRegression, RhoNormScaling, TemperatureScaling, VectorScaling)
 }
 _KEY = "shiftcal"
-NAME = "calibrator.safetensors"
 _EXPECTED = "a calibrator's file (`shiftcal audit … --calibrate best` writes one)"
 
 
@@ -65,6 +65,11 @@ def save(path: Path, calibrator: Calibrator, metadata: Mapping[str, Any] | None 
     write_atomically(path, safetensors.torch.save(tensors, {_KEY: json.dumps(described)}))
 
 
+def file_of(path: Path) -> Path:
+    """Return a calibrator's file: the path itself, or the one in a directory, such as an audit's."""
+    return path / CALIBRATOR if path.is_dir() else path
+
+
 def load(path: Path) -> Calibrator:
     """Read a fitted calibrator; a damaged file, or one of something else, is an error that names it."""
     described, tensors = _read(path)
@@ -100,7 +105,7 @@ def class_names(path: Path) -> tuple[str, ...] | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    path = path / NAME if path.is_dir() else path  # an audit's directory
+    path = file_of(path)
     if not path.is_file():
         raise DataError("calibrator", _EXPECTED, str(path))
     try:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from shiftcal._errors import wrong
-from shiftcal._imports import import_object
 from shiftcal._plugins import Registry
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.epoch import Batch, MixedEpoch
@@ -59,8 +58,6 @@ def load(name: str, **options: object) -> Dataset:
 
 def find(name: str) -> Callable[..., Dataset]:
     """Look a data set's function up: a name, one that a plugin or an entry point adds, or "package.module:function"."""
-    if ":" in name:
-        return _checked(name, import_object("data.name", name, "function"))
     return DATASETS[name] if name in DATASETS else ADDED.find(name)
 
 
@@ -69,13 +66,7 @@ def register(name: str, function: Callable[..., Dataset]) -> None:
     ADDED.register(name, function)
 
 
-def _checked(name: str, function: object) -> Callable[..., Dataset]:
-    if not callable(function):
-        raise wrong("data.name", "package.module:function", f"{name}, a {type(function).__name__}")
-    return function
-
-
-ADDED = Registry("data.name", "shiftcal.data", lambda: DATASETS, _checked)
+ADDED: Registry[Callable[..., Dataset]] = Registry("data.name", "shiftcal.data", lambda: DATASETS, "function")
 
 
 def options_of(name: str) -> Mapping[str, inspect.Parameter]:

@@ -17,7 +17,7 @@ from shiftcal.analysis.gradcam import grad_cam
 from shiftcal.analysis.strips import filtered_strips
 from shiftcal.analysis.wasserstein import mixed_distances, shift_distances
 from shiftcal.data.split import ImageSplit, MemorySplit
-from shiftcal.evaluation import Parts
+from shiftcal.evaluation import Parts, device_of
 from shiftcal.experiments.galleried import make_gallery, middle_cells
 from shiftcal.experiments.noisy import noise_arrays
 from shiftcal.experiments.reopened import FinishedRun, check_same_classes, labels_of, open_finished, thinned
@@ -125,8 +125,7 @@ def _few(run: FinishedRun, asked: Asked) -> tuple[str, MemorySplit]:
         if not cells:
             raise wrong("severity", f"one of {[severity for _, severity, _ in own]}", at)
         split, title = cells[0][2], asked.shift if at is None else f"{asked.shift} {at}"
-    device = next(run.model.parameters()).device
-    _, part = next(iter(thinned(split, asked.images).to(device).parts(asked.images)))
+    _, part = next(iter(thinned(split, asked.images).to(device_of(run.model)).parts(asked.images)))
     return title, part
 
 

@@ -26,6 +26,7 @@ from shiftcal.auditing.predictors import Predictor, are_probabilities, tensor_of
 from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.evaluation import device_of
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.galleried import make_audit_gallery
 from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
@@ -270,8 +271,7 @@ def _fitted(
 def _probe(model: nn.Module, images: Images, preprocess: Preprocessing) -> Tensor:
     """Send a few images through the model."""
     few = images.test.take(torch.arange(len(images.test), device=images.test.targets.device) < _FEW)
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    _, part = next(iter(few.to(device).parts(_FEW)))
+    _, part = next(iter(few.to(device_of(model)).parts(_FEW)))
     try:
         with torch.inference_mode():
             return tensor_of(model(preprocess(part.images)))

@@ -11,9 +11,9 @@ from shiftcal._errors import DataError, unknown
 from shiftcal.auditing.audit import NO_VALIDATION, fit_again
 from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
 from shiftcal.auditing.tables import read_predictions
-from shiftcal.calibrators.store import NAME
 from shiftcal.experiments.audited import prepare
 from shiftcal.experiments.wanted import Wanted
+from shiftcal.records import CALIBRATOR
 from shiftcal.records.audit import AuditRecord
 
 BEST = "best"
@@ -67,8 +67,8 @@ def write_calibrator(out: Path, record: AuditRecord, word: str, fitted: Fitted) 
         "model": record.model.model_dump(mode="json", exclude_none=True),
     }
     if _distributed.rank() == 0:
-        calibrators.save(out / NAME, calibrator, metadata)
-    return name, out / NAME
+        calibrators.save(out / CALIBRATOR, calibrator, metadata)
+    return name, out / CALIBRATOR
 
 
 def _chosen(record: AuditRecord, name: str) -> str:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shiftcal import data, models
+from shiftcal import data
 from shiftcal._io import is_free
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.sources.folders import as_test_set
 from shiftcal.experiments.checks import check_config
 from shiftcal.experiments.config import Config, config_of_run
-from shiftcal.experiments.environment import environment, resolve_device
-from shiftcal.experiments.finished import changed_config, open_run
+from shiftcal.experiments.environment import environment
+from shiftcal.experiments.finished import changed_config, kept_model, open_run
 from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import evaluate_with, preprocessing_of, shift_grid
-from shiftcal.records import RECORD, WEIGHTS, DataSeen, Environment, RunRecord, read_record, write_record
+from shiftcal.records import RECORD, DataSeen, Environment, RunRecord, read_record, write_record
 
 
 def is_own_data(out: Path, root: Path, *, trust: bool = False) -> bool:
@@ -49,8 +49,7 @@ def measure_folder(
     check_config(config)
     dataset = matched(config, _loaded(config, root, progress), out)
     shift_grid(config).check(dataset)
-    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
-    models.load_weights(out / WEIGHTS, model)
+    model = kept_model(out, config, dataset)
     clock = time.perf_counter()
     preprocess = preprocessing_of(config, dataset, model)
     evaluation = evaluate_with(config, model, dataset, preprocess, progress=progress, earlier=record.evaluation)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import safetensors
+from torch import nn
 
 from shiftcal import models
 from shiftcal._errors import RunDirectoryError, wrong
@@ -91,6 +92,13 @@ def open_run(out: Path, *, trust: bool = False) -> tuple[RunRecord, str, Config]
     return record, digest, stored
 
 
+def kept_model(out: Path, config: Config, dataset: Dataset) -> nn.Module:
+    """Build a run's network with the weights that it kept, on the config's device."""
+    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
+    models.load_weights(out / WEIGHTS, model)
+    return model
+
+
 def reevaluate(
     out: Path,
     *,
@@ -114,8 +122,7 @@ def reevaluate(
     dataset = matched(config, load_dataset(config), out)
     check_data(config, dataset)
     _check_grid(shift_grid(config), dataset, record, config)
-    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(config.device))
-    models.load_weights(out / WEIGHTS, model)
+    model = kept_model(out, config, dataset)
     clock = time.perf_counter()
     evaluation = evaluate_with(config, model, dataset, preprocessing_of(config, dataset, model), progress=progress)
     if record.weights.sha256 is None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from shiftcal import models
 from shiftcal._errors import DataError
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
@@ -17,11 +16,10 @@ from shiftcal.data.split import ImageSplit
 from shiftcal.evaluation import Parts
 from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config, from_dict
-from shiftcal.experiments.environment import resolve_device
-from shiftcal.experiments.finished import changed_config, open_run
+from shiftcal.experiments.finished import changed_config, kept_model, open_run
 from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import load_dataset, preprocessing_of, shift_grid
-from shiftcal.records import WEIGHTS, RunRecord
+from shiftcal.records import RunRecord
 from shiftcal.shifts.lazy import Corrupted
 
 
@@ -48,8 +46,7 @@ def open_finished(path: Path, *, root: Path | None, device: str, trust: bool) ->
     check_config(config)
     dataset = matched(config, load_dataset(config), path)
     check_data(config, dataset)
-    model = models.build(config.train.model, len(dataset.classes)).to(resolve_device(device))
-    models.load_weights(path / WEIGHTS, model)
+    model = kept_model(path, config, dataset)
     return FinishedRun(path, record, config, dataset, model.eval(), preprocessing_of(config, dataset, model))
 
 

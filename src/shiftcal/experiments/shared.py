@@ -10,7 +10,7 @@ from typing import Any
 from shiftcal import calibrators
 from shiftcal._errors import DataError
 from shiftcal._io import read_object, to_json
-from shiftcal.calibrators.store import NAME, class_names, read_metadata
+from shiftcal.calibrators.store import class_names, file_of, read_metadata
 from shiftcal.experiments.finished import check_finished, check_weights
 from shiftcal.records import CALIBRATOR, CONFIG, RECORD, WEIGHTS, RunRecord, read_record
 
@@ -60,7 +60,7 @@ def _without_places(record: RunRecord) -> RunRecord:
 
 def checked_calibrator(path: Path, classes: tuple[str, ...]) -> tuple[str, dict[str, bytes | Path]]:
     """Read a calibrator's kind, and return its file; one of other classes is refused."""
-    path = path / NAME if path.is_dir() else path
+    path = file_of(path)
     kind = type(calibrators.load(path)).__name__
     own, count = class_names(path), read_metadata(path).get("number_of_classes")
     if classes and (count != len(classes) if own is None else not set(own) <= set(classes)):

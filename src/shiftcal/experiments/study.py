@@ -165,7 +165,7 @@ def _write(out: Path, earlier: Selection, selection: Selection) -> None:
 
 def _in_words(choice: Choice, out: Path) -> str:
     where = f"{choice.method}{''.join(f', {key} = {value}' for key, value in choice.setting.items())}"
-    told = {c.run: ", ".join(f"{key} = {value}" for key, value in c.values.items()) for c in choice.candidates}
+    told = {c.run: c.in_words for c in choice.candidates}
     listed = "; ".join(f"{told[c.run]}: {'–' if c.metric is None else f'{c.metric:.4f}'}" for c in choice.candidates)
     if choice.chosen is None:
         return f"{where}: no candidate finished."

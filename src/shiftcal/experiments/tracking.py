@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shiftcal._io import write_atomically
+from shiftcal._io import flat, write_atomically
 from shiftcal.experiments.config import Config
 from shiftcal.experiments.trackers import Tracker, make_tracker
 from shiftcal.records import METRICS, RunRecord
@@ -30,7 +30,7 @@ class Tracking:
 
     def log(self, history: list[dict[str, Any]]) -> None:
         """Write the whole history anew: a resumed run continues where its checkpoint was, not where its log ends."""
-        rows = [flat(entry) for entry in history]
+        rows = [flat(entry, "_") for entry in history]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / "log.jsonl", lines.encode())
@@ -62,19 +62,6 @@ def evaluated(record: RunRecord) -> dict[str, float]:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if name != "epoch" and value is not None}
-
-
-def flat(entry: dict[str, Any]) -> dict[str, Any]:
-    """Lay a nested entry out flat.
-
-    Example:
-        >>> flat({"loss": 0.5, "validation": {"ece": 0.1}})
-        {'loss': 0.5, 'validation_ece': 0.1}
-    """
-    row: dict[str, Any] = {}
-    for key, value in entry.items():
-        row |= {f"{key}_{k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
-    return row
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from shiftcal._errors import wrong
-from shiftcal._imports import import_object
 from shiftcal._plugins import Registry
 from shiftcal.models.densenet import densenet121
 from shiftcal.models.pretrained import DOWNLOAD, PRETRAINED, build_timm, check_timm, timm_name
@@ -57,9 +56,7 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
 
 def find(name: str) -> Callable[[int], nn.Module]:
     """Look up what builds a model with fresh weights."""
-    if ":" in name:
-        return _checked(name, import_object("model", name, "factory, a function"))
-    if timm_name(name) is not None:
+    if ":" not in name and timm_name(name) is not None:
         check_timm(name)
         return partial(build_timm, name, weights=None)
     return MODELS[name] if name in MODELS else ADDED.find(name)
@@ -70,13 +67,9 @@ def register(name: str, factory: Callable[[int], nn.Module]) -> None:
     ADDED.register(name, factory)
 
 
-def _checked(name: str, factory: object) -> Callable[[int], nn.Module]:
-    if not callable(factory):
-        raise wrong("model", "package.module:factory, a function", f"{name}, a {type(factory).__name__}")
-    return factory
-
-
-ADDED = Registry("model", "shiftcal.models", lambda: [*MODELS, *PRETRAINED, "timm/NAME"], _checked)
+ADDED: Registry[Callable[[int], nn.Module]] = Registry(
+    "model", "shiftcal.models", lambda: [*MODELS, *PRETRAINED, "timm/NAME"], "factory, a function"
+)
 
 
 def classifier_of(model: nn.Module) -> tuple[str, nn.Linear]:

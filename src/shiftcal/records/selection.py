@@ -32,6 +32,11 @@ class Candidate(Model):
     values: dict[str, Any]
     metric: float | None = None
 
+    @property
+    def in_words(self) -> str:
+        """Its values."""
+        return ", ".join(f"{key} = {value}" for key, value in self.values.items())
+
 
 class Choice(Model):
     """The choice for one method, and for one combination of swept values where there are some.
@@ -54,8 +59,7 @@ class Choice(Model):
 
     def in_words(self) -> str:
         """Say what was chosen, of what, by what."""
-        chosen = next((one.values for one in self.candidates if one.run == self.chosen), {})
-        values = ", ".join(f"{key} = {value}" for key, value in chosen.items())
+        values = next((one.in_words for one in self.candidates if one.run == self.chosen), "")
         return (
             f"Chosen for {self.method}: {values}, of {len(self.candidates)} candidates by {self.by} (seed {self.seed})."
         )

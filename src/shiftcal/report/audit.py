@@ -10,10 +10,10 @@ from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
-from shiftcal.report.text import for_markdown, for_terminal
+from shiftcal.report.text import for_markdown, for_terminal, markdown_table
 from shiftcal.report.web.data import page_data
 from shiftcal.report.web.entries import counted, machine_of, of_audit
-from shiftcal.report.web.html import Cell, Page, Table, written
+from shiftcal.report.web.html import Page, Table, numbered, written
 from shiftcal.report.web.words import Number
 
 PAGE, REPORT = "audit.html", "report.html"
@@ -99,8 +99,7 @@ def markdown(record: AuditRecord) -> str:
     """Write the audit in Markdown: verdict, test sets, calibrators."""
     lines = [*(f"- {for_markdown(sentence)}" for sentence in record.verdict), ""]
     lines += [f"> {for_markdown(warning)}" for warning in record.warnings] + ([""] if record.warnings else [])
-    lines += ["| " + " | ".join(_HEAD) + " |", "|---|" + "---:|" * (len(_HEAD) - 1)]
-    lines += ["| " + " | ".join(for_markdown(text) for text in _texts(*row)) + " |" for row in rows_of(record)]
+    lines += markdown_table(_HEAD, [[*map(for_markdown, _texts(*row))] for row in rows_of(record)])
     lines += ["", "| calibrator | clean ECE | shifted ECE | |", "|---|---:|---:|---|"]
     lines += ["| " + " | ".join(for_markdown(text) for text in row) + " |" for row in _calibrators(record)]
     return "\n".join([*lines, "", _NOTE, ""])
@@ -114,9 +113,7 @@ def print_audit(record: AuditRecord) -> None:
 
     console = Console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    shown = [
-        k for k, name in enumerate(_HEAD) if name in ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")
-    ]
+    shown = [k for k, name in enumerate(_HEAD) if name in _NARROW]
     for k in shown:
         table.add_column(_HEAD[k], justify="right" if k else "left", no_wrap=True)
     for row in rows_of(record):
@@ -249,19 +246,10 @@ def _tables(records: Sequence[AuditRecord]) -> list[Table]:
     for record in records:
         for name, cell, n in rows_of(record)[: 2 if several else None]:
             start = f"{record.model.name}, {name}" if several else name
-            rows.append([_cell(text) for text in _texts(start, cell, n)])
+            rows.append([numbered(text) for text in _texts(start, cell, n)])
     found = [Table("Test sets: clean, the mean under shift" + ("" if several else ", the five worst"), heads, rows)]
     tried = [("calibrator", "", "low"), ("clean ECE", "", "low"), ("shifted ECE", "", "low"), ("how", "", "low")]
     for record in records:
         title = f"What would mend {record.model.name}" if several else "What would mend it"
-        found.append(Table(title, tried, [[_cell(text) for text in row] for row in _calibrators(record)]))
+        found.append(Table(title, tried, [[numbered(text) for text in row] for row in _calibrators(record)]))
     return found
-
-
-def _cell(text: str) -> Cell:
-    """Make a cell of a text, to be sorted by the number that it begins with."""
-    start = text.replace("–", " ").split(" ")[0]
-    try:
-        return Cell(text, float(start))
-    except ValueError:
-        return Cell(text)

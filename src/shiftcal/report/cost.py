@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from shiftcal.records import Epoch, RunRecord
 from shiftcal.report.labels import base_of, holdout_of, methods_of, settings_of
-from shiftcal.report.text import for_markdown, plain
+from shiftcal.report.text import for_markdown, markdown_table, plain
 
 BASELINE = "ce"  # what costs are multiples of
 HEADS = ("s an epoch", "s in all", f"× {BASELINE}", "images/s", "device")
@@ -31,9 +31,7 @@ def markdown(records: list[RunRecord]) -> str:
     lines: list[str] = []
     for title, rows in rows_of(records):
         head = f"{title}: cost" if title else "Cost"
-        lines += [f"| {for_markdown(head)} | " + " | ".join(HEADS) + " |", "|---|" + "---:|" * len(HEADS)]
-        lines += ["| " + " | ".join(map(for_markdown, row)) + " |" for row in rows]
-        lines.append("")
+        lines += [*markdown_table([for_markdown(head), *HEADS], [[*map(for_markdown, row)] for row in rows]), ""]
     return "\n".join([*lines, CAPTION, ""])
 
 

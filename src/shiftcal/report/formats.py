@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from shiftcal.records import METRICS, Cell, RunRecord
 from shiftcal.report.labels import holdout_of, labelled, methods_of, settings_of
 from shiftcal.report.table import WIDE, Row, caption_in, cells_of, columns_in, tables_of
-from shiftcal.report.text import for_latex, for_markdown, plain
+from shiftcal.report.text import for_latex, for_markdown, markdown_table, plain
 
 _SCALED = tuple(
     f"{name}/{key}" for name in ("clean", "shift_aware") for key in ("ece", "classwise_ece", "adaptive_ece")
@@ -83,10 +83,8 @@ def by_shift(records: list[RunRecord]) -> str:
     """Write the ECE by shift in Markdown: the mean over its severities and over seeds, for each method."""
     lines: list[str] = []
     for title, methods, rows in _by_shift(records):
-        lines += [f"| {for_markdown(title)} | " + " | ".join(map(for_markdown, methods)) + " |"]
-        lines += ["|---|" + "---:|" * len(methods)]
-        lines += [f"| {for_markdown(shift)} | " + " | ".join(texts) + " |" for shift, *texts in rows]
-        lines.append("")
+        named = [[for_markdown(shift), *texts] for shift, *texts in rows]
+        lines += [*markdown_table([*map(for_markdown, [title, *methods])], named), ""]
     return "\n".join([*lines, _BY_SHIFT, ""]) if lines else ""
 
 

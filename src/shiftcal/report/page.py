@@ -12,11 +12,12 @@ from shiftcal.records.gallery import Sample, key_of
 from shiftcal.report import cost, paired, published
 from shiftcal.report.figures import reliability_figure, severity_figure
 from shiftcal.report.labels import Setting, methods_of, settings_of
-from shiftcal.report.table import best_of, caption_in, columns_in, tables_of
+from shiftcal.report.table import Column, best_of, caption_in, columns_in, tables_of
+from shiftcal.report.table import Table as Compared
 from shiftcal.report.tables import write_tables
 from shiftcal.report.web.data import page_data
 from shiftcal.report.web.entries import Entry, counted, machine_of, of_run
-from shiftcal.report.web.html import Cell, Page, Table, written
+from shiftcal.report.web.html import Cell, Page, Table, numbered, written
 from shiftcal.report.web.metrics import METRICS
 from shiftcal.report.web.words import Number, comparison_of
 
@@ -69,14 +70,15 @@ def page_of(
     notes: Sequence[str] = (),
 ) -> Page:
     """Put the page of runs together."""
-    settings = settings_of(records)
+    settings, tables, beside = settings_of(records), tables_of(records), published.beside(records)
+    captions = [paired.CAPTION] * bool(against) + [published.CAPTION] * bool(beside)
     return Page(
         title=title,
         subtitle=_subtitle(records),
         verdict=[sentence for setting in settings for sentence in _sentences(setting)],
         numbers=[number for setting in settings[:2] for number in _numbers(setting)],
-        tables=_tables(records) + _differences(records, against) + _published(records) + _costs(records),
-        notes=[*notes, _SPREAD, caption_in(tables_of(records)), *_captions(records, against)],
+        tables=[*_tables(tables), *_differences(records, against), *map(_published, beside), *_costs(records)],
+        notes=[*notes, _SPREAD, caption_in(tables), *captions, f"Cost: {cost.CAPTION}"],
         left_out=left_out,
         data=page_data([entry for setting in settings for entry in _entries(setting, galleries)]),
     )
@@ -141,10 +143,13 @@ def words_of_column(key: str) -> tuple[str, str]:
 _METHOD = ("method", "How the network was trained.", "low")
 
 
-def _tables(records: list[RunRecord]) -> list[Table]:
-    tables = tables_of(records)
+def _heads(columns: Sequence[Column]) -> list[tuple[str, str, str]]:
+    return [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
+
+
+def _tables(tables: list[Compared]) -> list[Table]:
     columns = columns_in(tables)
-    heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
+    heads = _heads(columns)
     found = []
     for table in tables:
         bests = [best_of(table, column) for column in columns]
@@ -162,51 +167,29 @@ def _tables(records: list[RunRecord]) -> list[Table]:
 def _differences(records: list[RunRecord], against: str | None) -> list[Table]:
     if against is None:
         return []
-    columns = columns_in(tables_of(records))
-    heads = [_METHOD, *((column[0], *words_of_column(column[1])) for column in columns)]
+    heads = _heads(columns_in(tables_of(records)))
     return [
-        Table(title, heads, [[Cell(row[0]), *map(_difference, row[1:])] for row in rows])
+        Table(
+            title,
+            heads,
+            [[Cell(row[0]), *(numbered(text.strip("*"), best="**" in text) for text in row[1:])] for row in rows],
+        )
         for title, rows in paired.differences(records, against).items()
     ]
 
 
-def _difference(text: str) -> Cell:
-    plain = text.strip("*")
-    number = plain.partition(" ")[0].replace("−", "-")
-    return Cell(plain, None if plain == "–" else float(number), best="**" in text)
-
-
-def _published(records: list[RunRecord]) -> list[Table]:
-    return [
-        Table(
-            one.title,
-            [_METHOD, *((head, "", "low") for head in one.heads)],
-            [[Cell(row[0]), *map(_cost, row[1:])] for row in one.rows],
-        )
-        for one in published.beside(records)
-    ]
+def _published(theirs: published.Beside) -> Table:
+    heads = [_METHOD, *((head, "", "low") for head in theirs.heads)]
+    return Table(theirs.title, heads, [[Cell(row[0]), *map(numbered, row[1:])] for row in theirs.rows])
 
 
 _SPREAD = "± is the standard deviation over seeds, unless it says interval."
-
-
-def _captions(records: list[RunRecord], against: str | None) -> list[str]:
-    theirs = [published.CAPTION] if published.beside(records) else []
-    return [*([paired.CAPTION] if against else []), *theirs, f"Cost: {cost.CAPTION}"]
 
 
 def _costs(records: list[RunRecord]) -> list[Table]:
     words = ("Seconds of training an epoch.", "Seconds of training and evaluation.", "Training seconds, ce being 1.")
     heads = [_METHOD, *zip(cost.HEADS, (*words, "Images a second.", "Where it ran."), ("low",) * 5, strict=True)]
     return [
-        Table(f"{title}: cost" if title else "Cost", heads, [[Cell(row[0]), *map(_cost, row[1:])] for row in rows])
+        Table(f"{title}: cost" if title else "Cost", heads, [[Cell(row[0]), *map(numbered, row[1:])] for row in rows])
         for title, rows in cost.rows_of(records)
     ]
-
-
-def _cost(text: str) -> Cell:
-    """Make a cell of a text, to be sorted by the number that it begins with."""
-    try:
-        return Cell(text, float(text.split(" ")[0]))
-    except ValueError:
-        return Cell(text)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from shiftcal._errors import unknown
 from shiftcal.records import RunRecord
-from shiftcal.report.intervals import difference
-from shiftcal.report.labels import Setting, methods_of, settings_of
-from shiftcal.report.table import Column, Row, columns_in, parts_of, rows_of, tables_of
-from shiftcal.report.text import for_markdown
+from shiftcal.report.labels import Setting, settings_of
+from shiftcal.report.table import Column, Row, columns_in, difference_of, parts_of, rows_of, shared_seeds, tables_of
+from shiftcal.report.text import for_markdown, markdown_table
 
 CAPTION = "Mean difference by seed with its 95 % interval (Student's t); in bold where the interval leaves out 0."
 
@@ -29,31 +28,25 @@ def differences(records: list[RunRecord], against: str) -> dict[str, list[list[s
 
 
 def _differences(setting: Setting, against: str, columns: list[Column]) -> dict[str, list[list[str]]]:
-    records, start = setting.records, f"{setting.title}: " if setting.title else ""
+    start = f"{setting.title}: " if setting.title else ""
+    rows = {row.method: row for row in rows_of(setting.records)}
+    if (base := rows.pop(against, None)) is None:
+        return {}
     tables: dict[str, list[list[str]]] = {}
-    for method in [method for method in methods_of(records) if method != against]:
-        mine, theirs = (_of(records, name) for name in (method, against))
-        seeds = sorted({r.seed for r in mine} & {r.seed for r in theirs})
-        if not seeds:
+    for row in rows.values():
+        if not (seeds := shared_seeds(row, base)):
             continue
-        row, base = (rows_of([r for r in some if r.seed in seeds])[0] for some in (mine, theirs))
         for part in parts_of([row, base]):
             title = f"{start}{part}: difference to {against}"
             texts = [_text(row, base, part, column) for column in columns]
-            tables.setdefault(title, []).append([f"{method} ({len(seeds)} seed{'s' * (len(seeds) > 1)})", *texts])
+            tables.setdefault(title, []).append([f"{row.method} ({len(seeds)} seed{'s' * (len(seeds) > 1)})", *texts])
     return tables
-
-
-def _of(records: list[RunRecord], method: str) -> list[RunRecord]:
-    return sorted((r for r in records if r.method == method), key=lambda r: r.seed)
 
 
 def _text(row: Row, base: Row, part: str, column: Column) -> str:
     _, key, factor, decimals = column
-    values, others = ([factor * v for v in one.cells[part, key]] for one in (row, base))
-    if not values or not others:
+    if (found := difference_of(row, base, part, key, factor)) is None:
         return "–"
-    found = difference(values, others)
     width = "" if found.half_width is None else f" ± {found.half_width:.{decimals}f}"
     text = f"{found.mean:+.{decimals}f}{width}".replace("-", "−")
     return f"**{text}**" if found.shown else text
@@ -64,7 +57,6 @@ def markdown(records: list[RunRecord], against: str) -> str:
     heads = [column[0] for column in columns_in(tables_of(records))]
     lines = []
     for title, rows in differences(records, against).items():
-        lines += [f"| {for_markdown(title)} | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-        lines += [f"| {for_markdown(name)} | " + " | ".join(cells) + " |" for name, *cells in rows]
-        lines.append("")
+        named = [[for_markdown(name), *cells] for name, *cells in rows]
+        lines += [*markdown_table([for_markdown(title), *heads], named), ""]
     return "\n".join([*lines, CAPTION, ""])

@@ -15,7 +15,7 @@ from shiftcal.records import RunRecord
 from shiftcal.report.formats import tabular
 from shiftcal.report.labels import FREE, Setting, base_of, settings_of
 from shiftcal.report.table import SHIFTED, WIDE, Column, Row, rows_of
-from shiftcal.report.text import for_latex, for_markdown
+from shiftcal.report.text import for_latex, for_markdown, markdown_table
 from shiftcal.training.settings import (
     ConstraintSettings,
     FilterSettings,
@@ -113,10 +113,8 @@ def markdown(records: list[RunRecord]) -> str:
     """Write the paper's numbers beside ours in Markdown; nothing where it has none."""
     lines: list[str] = []
     for table in beside(records):
-        lines += [f"| {for_markdown(table.title)} | " + " | ".join(table.heads) + " |"]
-        lines += ["|---|" + "---:|" * len(table.heads)]
-        lines += ["| " + " | ".join(map(for_markdown, row)) + " |" for row in table.rows]
-        lines.append("")
+        rows = [[*map(for_markdown, row)] for row in table.rows]
+        lines += [*markdown_table([for_markdown(table.title), *table.heads], rows), ""]
     return "\n".join([*lines, CAPTION, ""]) if lines else ""
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from shiftcal._errors import wrong
 from shiftcal._io import first_difference
 from shiftcal.records import Cell, Evaluation, Mean, RunRecord
-from shiftcal.report.intervals import difference
+from shiftcal.report.intervals import Difference, difference
 from shiftcal.report.labels import FREE, Setting, holdout_of, methods_of, settings_of, shape_of
-from shiftcal.report.text import for_markdown, plain
+from shiftcal.report.text import for_markdown, markdown_table, plain
 
 Column = tuple[str, str, int, int]
 # Title, key of a metric (see `records.Cell.value`), factor, decimals. NLL is no percentage.
@@ -241,12 +241,22 @@ def best_of(table: Table, column: Column) -> Row | None:
 
 
 def _is_better(row: Row, other: Row, part: str, key: str) -> bool:
+    found = difference_of(row, other, part, key)
+    return found is not None and found.shown and (found.mean > 0) == (key == "accuracy")
+
+
+def shared_seeds(row: Row, other: Row) -> list[int]:
+    """List the seeds that two rows have."""
+    return sorted(set(row.seeds) & set(other.seeds))
+
+
+def difference_of(row: Row, other: Row, part: str, key: str, factor: int = 1) -> Difference | None:
+    """Compare two rows seed by seed, on the seeds that both have; None where there are none, or no values."""
+    if not row.cells[part, key] or not other.cells[part, key]:
+        return None
     mine, theirs = (dict(zip(one.seeds, one.cells[part, key], strict=True)) for one in (row, other))
-    shared = sorted(mine.keys() & theirs.keys())
-    if len(shared) < 2:
-        return False
-    found = difference([mine[seed] for seed in shared], [theirs[seed] for seed in shared])
-    return found.shown and (found.mean > 0) == (key == "accuracy")
+    seeds = shared_seeds(row, other)
+    return difference([factor * mine[s] for s in seeds], [factor * theirs[s] for s in seeds]) if seeds else None
 
 
 def markdown(records: list[RunRecord]) -> str:
@@ -254,13 +264,9 @@ def markdown(records: list[RunRecord]) -> str:
     tables, lines = tables_of(records), []
     columns = columns_in(tables)
     for table in tables:
-        lines += [
-            f"| {for_markdown(table.title)} | " + " | ".join(column[0] for column in columns) + " |",
-            "|---|" + "---:|" * len(columns),
-        ]
-        for row, cells in cells_of(table, columns, "**{}**"):
-            lines.append(f"| {for_markdown(row.method)} | " + " | ".join(cells) + " |")
-        lines.append("")
+        heads = [for_markdown(table.title), *(column[0] for column in columns)]
+        rows = [[for_markdown(row.method), *cells] for row, cells in cells_of(table, columns, "**{}**")]
+        lines += [*markdown_table(heads, rows), ""]
     return "\n".join([*lines, caption_in(tables), ""])
 
 

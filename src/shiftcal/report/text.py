@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 
 def plain(text: object) -> str:
@@ -37,6 +38,17 @@ def for_markdown(text: object) -> str:
     """
     escaped = re.sub(r"([\\`*|<>\[\]])", r"\\\1", plain(text))
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Write the lines of a table of texts that are Markdown already: the first column to the left, others to the right.
+
+    Example:
+        >>> markdown_table(["method", "ECE"], [["ce", "3.1"]])
+        ['| method | ECE |', '|---|---:|', '| ce | 3.1 |']
+    """
+    rule = "|---|" + "---:|" * (len(heads) - 1)
+    return [f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def for_latex(text: object) -> str:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from shiftcal._errors import wrong
 from shiftcal.records import Cell, RunRecord
-from shiftcal.report.figures.canvas import blank, colours_of, legend_below
+from shiftcal.report.figures.canvas import METRICS, blank, colours_of, legend_below
 from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-METRICS = {"accuracy": "accuracy, %", "ece": "ECE, %"}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# What figures by method show, and on which images.
+METRICS = {"accuracy": "accuracy, %", "ece": "ECE, %"}
+PARTS = {"clean": "in distribution", "shifted": "under shift"}
 FORMATS = ("png", "pdf", "svg")
 # Without the time at which they were written, and with fixed names of parts, the same figure is the same file.
 _METADATA: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shiftcal._errors import wrong
-from shiftcal._io import first_difference
+from shiftcal._io import first_difference, flat
 from shiftcal.records import RunRecord
-from shiftcal.report.figures.config_keys import flat, is_number, number_of
+from shiftcal.report.figures.config_keys import is_number, number_of
 from shiftcal.report.labels import FREE
 from shiftcal.report.table import rows_of
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from shiftcal._errors import wrong
 from shiftcal.records import Cell, Histogram, RunRecord
-from shiftcal.report.figures.canvas import blank, colours_of, legend_below
+from shiftcal.report.figures.canvas import PARTS, blank, colours_of, legend_below
 from shiftcal.report.figures.compared import methods_of
-from shiftcal.report.figures.sensitivity import PARTS
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:

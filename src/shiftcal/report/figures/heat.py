@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from shiftcal._errors import wrong
 from shiftcal.records import RunRecord
-from shiftcal.report.figures.canvas import blank, shown
+from shiftcal.report.figures.canvas import METRICS, PARTS, blank, shown
 from shiftcal.report.figures.compared import check_only
 from shiftcal.report.figures.config_keys import QUALITY, RATIO, number_of, title_of
-from shiftcal.report.figures.sensitivity import METRICS, PARTS, metrics_of
+from shiftcal.report.figures.sensitivity import metrics_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

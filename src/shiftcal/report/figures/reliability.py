@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shiftcal.records import Bins, RunRecord
 from shiftcal.report.choose import pooled
-from shiftcal.report.figures.canvas import blank, bytes_of, shown
+from shiftcal.report.figures.canvas import PARTS, blank, bytes_of, shown
 from shiftcal.report.figures.compared import methods_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _ACCURACY, _OVER, _UNDER, _COUNT = "#4878a8", "#e07a85", "#f0bf6c", "#b8c4ce"
-_PARTS = (("clean", "in distribution"), ("shifted", "under shift"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Panel:
 def reliability_data(records: Sequence[RunRecord]) -> list[list[Panel]]:
     """Collect the diagrams: a row for each part that all records have, in it a panel for each method."""
     methods = methods_of(records)
-    parts = [part for part in _PARTS if all(getattr(r.evaluation.reliability, part[0]) for r in records)]
+    parts = [part for part in PARTS.items() if all(getattr(r.evaluation.reliability, part[0]) for r in records)]
     return [[_panel(records, method, *part) for method in methods] for part in parts]
 
 

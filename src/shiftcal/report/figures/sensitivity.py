@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from shiftcal._errors import wrong
 from shiftcal.records import RunRecord
-from shiftcal.report.figures.canvas import blank, colours_of, legend_below, marker_of, shown
+from shiftcal.report.figures.canvas import METRICS, PARTS, blank, colours_of, legend_below, marker_of, shown
 from shiftcal.report.figures.compared import check_only, differing_keys
 from shiftcal.report.figures.config_keys import number_of, title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-METRICS = {"accuracy": "accuracy, %", "ece": "ECE, %"}
-PARTS = {"clean": "in distribution", "shifted": "under shift"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shiftcal.records.arrays import Arrays
 from shiftcal.report.figures.canvas import blank, colours_of, legend_below, marker_of, shown
-from shiftcal.report.text import for_latex, for_markdown
+from shiftcal.report.text import for_latex, for_markdown, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,13 +64,9 @@ def distances_markdown(tables: Sequence[Distances]) -> str:
     """Write the tables in Markdown."""
     lines: list[str] = []
     for table in tables:
-        lines += [f"W₂ of features, {table.title}", ""]
-        lines += [f"| {table.name} | " + " | ".join(map(for_markdown, table.values)) + " |"]
-        lines += ["|---|" + "---:|" * len(table.values)]
-        lines += [
-            f"| {for_markdown(m)} | " + " | ".join(f"{v:.3f}" for v in row) + " |" for m, row in table.by_model.items()
-        ]
-        lines += [""]
+        rows = [[for_markdown(model), *(f"{v:.3f}" for v in row)] for model, row in table.by_model.items()]
+        heads = [table.name, *map(for_markdown, table.values)]
+        lines += [f"W₂ of features, {table.title}", "", *markdown_table(heads, rows), ""]
     return "\n".join(lines)
 
 

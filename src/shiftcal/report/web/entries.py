@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from shiftcal._io import flat
 from shiftcal.records import Bins, Cell, Environment, Epoch, RunRecord
 from shiftcal.records.audit import AuditRecord
 from shiftcal.records.gallery import Sample
@@ -104,19 +105,6 @@ def _shifts(cells: Sequence[Cell]) -> dict[TestSet, Cell]:
     return {
         TestSet("shift", n, c.severity if names.count(n) > 1 else None): c for n, c in zip(names, cells, strict=True)
     }
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """List the values of a nested mapping by dotted key.
-
-    Example:
-        >>> flat({"a": {"b": 1}, "c": 2})
-        {'a.b': 1, 'c': 2}
-    """
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def machine_of(record: Environment, device: dict[str, Any]) -> str:

@@ -36,6 +36,15 @@ class Cell:
     best: bool = False
 
 
+def numbered(text: str, best: bool = False) -> Cell:
+    """Make a cell of a text, to be sorted by the number that it begins with, if it does."""
+    start = text.replace("−", "-").replace("–", " ").split(" ")[0]
+    try:
+        return Cell(text, float(start), best)
+    except ValueError:
+        return Cell(text, best=best)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table: its caption, its heads with an explanation and "low" or "high" each, and its rows."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shiftcal.records import RunRecord
-from shiftcal.report.intervals import Difference, difference
-from shiftcal.report.table import CLEAN, SHIFTED, Row, parts_of, rows_of
+from shiftcal.report.table import CLEAN, COLUMNS, SHIFTED, Row, difference_of, parts_of, rows_of
+
+_ACCURACY, _ECE = COLUMNS[:2]
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Comparison:
         base = next((row for row in self.rows if row.method == self.baseline and row is not best), None)
         return [
             Number(
-                f"{text_of(best.cells[part, 'ece'])} %",
+                f"{best.text(part, _ECE)} %",
                 f"ECE {'under shift' if part == SHIFTED else 'clean'}, {best.method}",
-                f"{base.method}: {text_of(base.cells[part, 'ece'])} %" if base and base.cells[part, "ece"] else "",
+                f"{base.method}: {base.text(part, _ECE)} %" if base and base.cells[part, "ece"] else "",
             )
             for part in self.parts
         ]
@@ -53,7 +54,7 @@ class Comparison:
         if not others:
             return f"{start}."
         start += f"; the highest is that of {others[-1].method}: {_error(others[-1], part)}."
-        found = {row.method: self._difference(first, row, part, "ece") for row in others}
+        found = {row.method: difference_of(first, row, part, "ece") for row in others}
         unknown = [name for name, one in found.items() if one is None or one.half_width is None]
         tied = [name for name, one in found.items() if name not in unknown and one is not None and not one.shown]
         if len(unknown) == len(found):
@@ -64,19 +65,13 @@ class Comparison:
         few = f" With {_listed(unknown)} it shares fewer than two seeds, which shows nothing." if unknown else ""
         return f"{start}{near}{few}"
 
-    def _difference(self, row: Row, other: Row, part: str, key: str) -> Difference | None:
-        """Compare two methods on the seeds that both have; None where there are none."""
-        mine, theirs = (dict(zip(r.seeds, r.cells[part, key], strict=False)) for r in (row, other))
-        both = sorted(mine.keys() & theirs.keys())
-        return difference([mine[s] for s in both], [theirs[s] for s in both]) if both else None
-
     def _price(self) -> list[str]:
         """Say what the best under shift costs in clean accuracy, against the baseline."""
         base = next((row for row in self.rows if row.method == self.baseline), None)
         best = ranked(self.rows, self.parts[-1])[0]
         if len(self.parts) < 2 or base is None or best is base:
             return []
-        found = self._difference(best, base, self.parts[0], "accuracy")
+        found = difference_of(best, base, self.parts[0], "accuracy")
         if found is None:
             return []
         way = "more" if found.mean > 0 else "less"
@@ -105,24 +100,11 @@ def where(part: str) -> str:
 
 
 def _alone(row: Row, part: str) -> str:
-    right = text_of(row.cells[part, "accuracy"], 1)
-    return f"{where(part)}, {row.method} is right {right} % of the time; {_error(row, part)}."
+    return f"{where(part)}, {row.method} is right {row.text(part, _ACCURACY)} % of the time; {_error(row, part)}."
 
 
 def _error(row: Row, part: str) -> str:
-    return f"ECE {text_of(row.cells[part, 'ece'])} %"
-
-
-def text_of(values: Sequence[float], decimals: int = 2) -> str:
-    """Write the mean of fractions in %, with the standard deviation over several seeds.
-
-    Example:
-        >>> text_of([0.01, 0.02])
-        '1.50 ± 0.71'
-    """
-    shown = [100 * value for value in values]
-    deviation = f" ± {statistics.stdev(shown):.{decimals}f}" if len(shown) > 1 else ""
-    return f"{statistics.fmean(shown):.{decimals}f}{deviation}"
+    return f"ECE {row.text(part, _ECE)} %"
 
 
 def ranked(rows: Sequence[Row], part: str) -> list[Row]:
