@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from shiftcal import CORRUPTIONS, EXTRA_CORRUPTIONS, ConstraintMomentum, corrupt, data, dct_low_pass, losses, metrics
+from shiftcal.auditing.audit import Images, audit
 from shiftcal.augment import OPERATIONS, augmix
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.run import train
@@ -120,6 +121,22 @@ def test_augmix_is_that_of_the_cpu() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     distances = [(augmix(y, g, views=8) - y).square().mean().item() for y, g in ((x, None), (x.cuda(), generator))]
     assert distances[0] == pytest.approx(distances[1], rel=0.1)
+
+
+def test_an_audit_is_that_of_the_cpu() -> None:
+    dataset = data.load("shapes", train=8, validation=200, test=200)
+    torch.manual_seed(0)
+    model = build("small", len(dataset.classes))
+
+    def audited(device: str) -> dict:
+        test, validation = (split.to(device) for split in (dataset.test, dataset.validation))
+        given = Images("shapes", dataset.classes, test, validation)
+        found = audit(
+            model.to(device), given, preprocess=dataset.preprocess, corruptions=("contrast", "pixelate"), progress=False
+        )
+        return {"accuracy": found.shifted.accuracy, "ece": found.shifted.ece, "nll": found.shifted.nll}
+
+    assert audited("cuda") == pytest.approx(audited("cpu"), abs=5e-3)
 
 
 def test_a_run_on_the_gpu_learns() -> None:

@@ -41,6 +41,10 @@ class Predictions:
     def __add__(self, other: Predictions) -> Predictions:
         return Predictions(torch.cat([self.logits, other.logits]), torch.cat([self.targets, other.targets]))
 
+    def cpu(self) -> Predictions:
+        """Return them in the machine's memory."""
+        return Predictions(self.logits.cpu(), self.targets.cpu())
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of a model's parameters; the CPU for one without any, such as an ONNX model."""

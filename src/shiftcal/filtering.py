@@ -16,30 +16,30 @@ from shiftcal._errors import wrong
 BLOCK = 8
 
 # ITU-T T.81, Annex K, tables K.1 (luminance) and K.2 (chrominance).
-_LUMINANCE = [
-    [16, 11, 10, 16, 24, 40, 51, 61],
-    [12, 12, 14, 19, 26, 58, 60, 55],
-    [14, 13, 16, 24, 40, 57, 69, 56],
-    [14, 17, 22, 29, 51, 87, 80, 62],
-    [18, 22, 37, 56, 68, 109, 103, 77],
-    [24, 35, 55, 64, 81, 104, 113, 92],
-    [49, 64, 78, 87, 103, 121, 120, 101],
-    [72, 92, 95, 98, 112, 100, 103, 99],
-]
-_CHROMINANCE = [
-    [17, 18, 24, 47, 99, 99, 99, 99],
-    [18, 21, 26, 66, 99, 99, 99, 99],
-    [24, 26, 56, 99, 99, 99, 99, 99],
-    [47, 66, 99, 99, 99, 99, 99, 99],
-    *[[99] * 8] * 4,
-]
+_LUMINANCE = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
 # JFIF, full range: rows Y, Cb, Cr; chroma is centred at 128.
-_RGB_TO_YCBCR = [
-    [0.299, 0.587, 0.114],
-    [-0.168735892, -0.331264108, 0.5],
-    [0.5, -0.418687589, -0.081312411],
-]
-_YCBCR_TO_RGB = [[1.0, 0.0, 1.402], [1.0, -0.344136286, -0.714136286], [1.0, 1.772, 0.0]]
+_RGB_TO_YCBCR = (
+    (0.299, 0.587, 0.114),
+    (-0.168735892, -0.331264108, 0.5),
+    (0.5, -0.418687589, -0.081312411),
+)
+_YCBCR_TO_RGB = ((1.0, 0.0, 1.402), (1.0, -0.344136286, -0.714136286), (1.0, 1.772, 0.0))
 
 
 Subsampling = Literal["4:4:4", "4:2:0"]
@@ -191,16 +191,17 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
     """Scale the standard tables to a quality by the IJG rule, in integers; rows Y, Cb, Cr."""
-    standard = (_standard if torch.compiler.is_compiling() else _kept_standard)(quality.device)
+    standard = _constant((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), quality.device).flatten(1)
     scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
     return ((standard * scale[:, None, None] + 50) // 100).clamp(1, 255).float()
 
 
-def _standard(device: torch.device) -> Int[Tensor, "3 64"]:
-    return torch.tensor([_LUMINANCE, _CHROMINANCE, _CHROMINANCE], device=device).flatten(1)
+def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
+    """Return numbers on a device. A copy to it waits for what it has to do, so that one is kept."""
+    return (torch.tensor if torch.compiler.is_compiling() else _kept)(values, device=device)
 
 
-_kept_standard = cache(_standard)  # a copy to a device waits for it: once is enough
+_kept = cache(torch.tensor)
 
 
 def quantise(
@@ -214,28 +215,35 @@ def quantise(
 
 
 def _dct_matrix(device: torch.device) -> Float[Tensor, "64 64"]:
-    """Build the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
-    k = torch.arange(BLOCK, dtype=torch.float64, device=device)
+    """Return the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
+    return (_built_dct if torch.compiler.is_compiling() else _kept_dct)(device)
+
+
+def _built_dct(device: torch.device) -> Float[Tensor, "64 64"]:
+    k = torch.arange(BLOCK, dtype=torch.float64)
     one = torch.cos((2 * k + 1) * k[:, None] * math.pi / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     one[0] = math.sqrt(1 / BLOCK)
-    return torch.kron(one, one).float()
+    return torch.kron(one, one).float().to(device)
+
+
+_kept_dct = cache(_built_dct)
 
 
 def rgb_to_levels(rgb: Float[Tensor, "batch 3 *pixels"]) -> Float[Tensor, "batch 3 *pixels"]:
     """Convert to JFIF YCbCr, rounded to 8 bits as a codec does, all three channels centred at 0."""
-    levels = _mix_channels(rgb, _RGB_TO_YCBCR, offset=[-128.0, 0.0, 0.0])
+    levels = _mix_channels(rgb, _RGB_TO_YCBCR, offset=(-128.0, 0.0, 0.0))
     return levels.round_().clamp_(-128, 127)
 
 
 def levels_to_rgb(levels: Float[Tensor, "batch 3 *pixels"]) -> UInt8[Tensor, "batch 3 *pixels"]:
     """Convert centred YCbCr levels back to RGB, rounded and clamped to uint8."""
-    rgb = _mix_channels(levels, _YCBCR_TO_RGB, offset=[128.0, 128.0, 128.0])
+    rgb = _mix_channels(levels, _YCBCR_TO_RGB, offset=(128.0, 128.0, 128.0))
     return rgb.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _mix_channels(values: Tensor, matrix: list[list[float]], offset: list[float]) -> Tensor:
-    weights = torch.tensor(matrix, device=values.device).expand(len(values), 3, 3)
-    shift = torch.tensor(offset, device=values.device)[:, None]
+def _mix_channels(values: Tensor, matrix: tuple[tuple[float, ...], ...], offset: tuple[float, ...]) -> Tensor:
+    weights = _constant(matrix, values.device).expand(len(values), 3, 3)
+    shift = _constant(offset, values.device)[:, None]
     return torch.baddbmm(shift, weights, values.flatten(2)).view_as(values)
 
 
@@ -300,7 +308,7 @@ def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
     tall = _interleave(levels, dim=2)
     wide = _interleave(tall, dim=3)
-    bias = torch.tensor([8.0, 7.0], device=levels.device).repeat(levels.shape[3])
+    bias = _constant((8.0, 7.0), levels.device).repeat(levels.shape[3])
     return ((wide + bias) / 16).floor()
 
 

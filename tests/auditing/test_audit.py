@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,9 @@ from made_audits import cell, made
 from typer.testing import CliRunner
 
 from shiftcal import metrics
+from shiftcal.auditing import audit as audit_module
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
+from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import audit_cell, fit_all
 from shiftcal.auditing.predictors import Predictor, tensor_of
@@ -213,17 +217,55 @@ def images(n: int, seed: int) -> MemorySplit:
     return MemorySplit(pixels, torch.randint(0, 4, (n,), generator=generator))
 
 
-def test_a_model_is_audited_under_corruption() -> None:
+def noise_audited() -> AuditRecord:
     torch.manual_seed(0)
     model = build("small", 4)
     given = Images("noise", ("a", "b", "c", "d"), images(60, 0), images(50, 1), {"other": (images(40, 2),)})
-    found = audit(
-        model,
-        given,
-        preprocess=Preprocessing((0.5,) * 3, (0.5,) * 3),
-        corruptions=("fog", "pixelate"),
-        progress=False,
-    )
+    preprocess = Preprocessing((0.5,) * 3, (0.5,) * 3)
+    return audit(model, given, preprocess=preprocess, corruptions=("fog", "pixelate"), progress=False)
+
+
+def test_sets_are_measured_behind_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = noise_audited()
+    threads: set[str] = set()
+
+    def seen(*arguments, **options):
+        threads.add(threading.current_thread().name)
+        return audit_cell(*arguments, **options)
+
+    monkeypatch.setattr(audit_module, "audit_cell", seen)
+    monkeypatch.setattr(audit_module, "_measured_behind", lambda *_: True)
+    behind = noise_audited()
+    assert len(threads) == 2, "the validation set is measured at the end, at once"
+    assert behind.model_dump(exclude={"seconds"}) == at_once.model_dump(exclude={"seconds"})
+
+
+def test_calls_behind_come_in_order_and_raise() -> None:
+    made: list[int] = []
+    with Behind() as calls:
+        for k in range(20):
+            calls.call(made.append, k)
+    assert made == list(range(20))
+
+    def fail(k: int) -> None:
+        raise ValueError(k)
+
+    with pytest.raises(ValueError, match="1"), Behind() as calls:
+        calls.call(fail, 1)
+        calls.call(made.append, 99)
+    assert 99 not in made
+    with pytest.raises(ValueError, match="2"), Behind() as calls:
+        calls.call(fail, 2)
+    with pytest.raises(KeyError), Behind() as calls:
+        calls.call(time.sleep, 0.01)
+        raise KeyError
+    with Behind(enabled=False) as calls:
+        calls.call(lambda: made.append(threading.get_ident()))
+    assert made[-1] == threading.get_ident()
+
+
+def test_a_model_is_audited_under_corruption() -> None:
+    found = noise_audited()
     assert [(c.shift, c.severity) for c in found.shifts][:2] == [("other", None), ("fog", 1)]
     assert len(found.shifts) == 11
     assert found.calibrators["temperature (augmented)"].fitted_on is not None

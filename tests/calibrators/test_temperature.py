@@ -39,6 +39,19 @@ def test_is_the_best_point_of_the_grid(criterion: str) -> None:
     assert measure(scaling(logits).softmax(-1), targets) == pytest.approx(min(values), rel=1e-9)
 
 
+@pytest.mark.parametrize("factor", [0.05, 0.3, 0.99, 1.0, 2.345, 4.9, 40.0])
+@pytest.mark.parametrize("n", [3, 40, 700])
+def test_nll_is_searched_as_if_the_whole_grid_were(factor: float, n: int) -> None:
+    logits, targets = (part[:n] for part in sharpened(factor))
+    values = [metrics.nll((logits.double() / t).softmax(-1), targets) for t in GRID.tolist()]
+    assert TemperatureScaling().fit(logits, targets).temperature == pytest.approx(float(GRID[int(np.argmin(values))]))
+
+
+def test_a_perfect_classifier_gets_the_lowest_temperature() -> None:
+    logits = 1e4 * torch.eye(5).repeat(8, 1)
+    assert TemperatureScaling().fit(logits, torch.arange(5).repeat(8)).temperature == pytest.approx(0.1)
+
+
 def test_lowers_the_error_of_an_overconfident_model() -> None:
     logits, targets = sharpened(3.0)
     scaling = TemperatureScaling("ece").fit(logits[:2000], targets[:2000])

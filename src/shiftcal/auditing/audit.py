@@ -13,18 +13,20 @@ from torch import Tensor, nn
 
 from shiftcal import _distributed
 from shiftcal._progress import Progress
+from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.grid import STRENGTHS, ShiftGrid
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted, audit_cell, fit_all
 from shiftcal.auditing.verdict import best_calibrator, verdict, warnings_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import ImageSplit
-from shiftcal.evaluation import Parts, Predictions, predict
+from shiftcal.evaluation import Parts, Predictions, device_of, predict
 from shiftcal.metrics.bootstrap import interval_of
 from shiftcal.records import Corruptions
 from shiftcal.records.audit import AuditCell, AuditedData, AuditMean, AuditRecord, ModelSeen, Tried
 from shiftcal.shifts.lazy import Augmented
 
+_FEW = 2_000_000  # numbers
 NO_VALIDATION = "no validation data were given"
 
 
@@ -162,8 +164,9 @@ def audit(
         def predicted(split: Parts) -> Predictions:
             found = predict(model, split, preprocess, batch_size=batch_size)
             bar.advance()
-            return found
+            return found.cpu() if behind else found
 
+        behind = _measured_behind(model, images)
         seen = _seen(predicted, images.validation)
         fitted = fit_all(seen, NO_VALIDATION)
         if on_fitted is not None:
@@ -176,6 +179,7 @@ def audit(
             later,
             bins=bins,
             journal=journal,
+            behind=behind,
             about={
                 "model": ModelSeen(name=type(model).__name__, kind="module"),
                 "data": AuditedData(name=images.name, classes=images.classes, counts=images.counts),
@@ -200,6 +204,12 @@ def fit_again(
             return found
 
         return fit_all(_seen(predicted, images.validation), NO_VALIDATION)
+
+
+def _measured_behind(model: nn.Module, images: Images) -> bool:
+    """Tell whether sets are measured on the CPU while the device predicts the next: not where that takes longer."""
+    small = len(images.test) * len(images.classes) <= _FEW
+    return small and device_of(model).type != "cpu" and not _distributed.is_distributed()
 
 
 def _seen(predicted: Callable[[Parts], Predictions], validation: ImageSplit | None) -> dict[str, Predictions]:
@@ -227,21 +237,22 @@ def _assembled(
     bins: int,
     journal: Journal | None,
     about: Mapping[str, Any],
+    behind: bool = False,
 ) -> AuditRecord:
-    """Measure every test set and put the record together."""
+    """Measure every test set and put the record together; `behind`: one while the next is predicted."""
     started = time.perf_counter()
     journal = Journal() if journal is None else journal  # one without cells counts as empty
 
-    def cell(name: str | None, severity: int | None, later: Later) -> tuple[AuditCell, Tensor]:
-        known = journal.known(name, severity)
-        if known is None:
-            clean = name is None
-            known = audit_cell(later(), fitted, bins=bins, shift=name, severity=severity, by_class=clean)
-            journal.add(*known)
-        return known
+    def measured(predictions: Predictions, name: str | None, severity: int | None) -> None:
+        clean = name is None
+        journal.add(*audit_cell(predictions, fitted, bins=bins, shift=name, severity=severity, by_class=clean))
 
-    first, _ = cell(None, None, clean)
-    found = [cell(name, severity, later) for name, severity, later in shifts]
+    sets = [(None, None, clean), *shifts]
+    with Behind(enabled=behind) as measuring:
+        for name, severity, later in sets:
+            if journal.known(name, severity) is None:
+                measuring.call(measured, later(), name, severity)
+    (first, _), *found = (journal.finished(name, severity) for name, severity, _ in sets)
     own = None if validation is None else audit_cell(validation, fitted, bins=bins)[0]
     cells = tuple(one for one, _ in found)
     shifted = _mean(cells, [replicates for _, replicates in found]) if cells else None

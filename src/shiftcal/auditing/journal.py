@@ -51,6 +51,10 @@ class Journal:
         """Return a finished cell and the errors of its resamples."""
         return self._cells.get((shift, severity))
 
+    def finished(self, shift: str | None, severity: int | None) -> tuple[AuditCell, Tensor]:
+        """Return a cell that is known to be finished."""
+        return self._cells[shift, severity]
+
     def add(self, cell: AuditCell, replicates: Tensor) -> None:
         """Keep a finished cell."""
         self._cells[cell.shift, cell.severity] = cell, replicates

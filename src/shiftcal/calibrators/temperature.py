@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -57,13 +58,25 @@ class TemperatureScaling(Calibrator):
         if self.search == "lbfgs":
             log_t, _ = minimise_nll(lambda log_t, part: part * (-log_t).exp(), z.new_zeros(()), z, targets)
             return {"t": log_t.exp()}
-        evaluate = _nll if self.criterion == "nll" else _ece
+        if self.criterion == "nll":
+            return {"t": GRID[_lowest_of_convex(lambda i: float(_nll(z, float(GRID[i]), targets)), len(GRID))]}
         # A number at a time: hundreds of small tensors between large ones would keep the heap from shrinking.
-        values = [float(evaluate(z, t, targets)) for t in GRID.tolist()]
+        values = [float(_ece(z, t, targets)) for t in GRID.tolist()]
         return {"t": GRID[values.index(min(values))]}
 
     def _calibrate(self, logits: Tensor, state: dict[str, Tensor]) -> Tensor:
         return logits / state["t"].to(logits.dtype)
+
+
+def _lowest_of_convex(value: Callable[[int], float], count: int, stride: int = 16) -> int:
+    """Return the first of the lowest values of a function that falls and then rises; most are never computed.
+
+    NLL is convex in 1/t, and so falls and rises along any grid of t.
+    """
+    coarse = {i: value(i) for i in range(0, count, stride)}
+    near = min(coarse, key=coarse.__getitem__)
+    fine = {i: value(i) for i in range(max(near - stride + 1, 0), min(near + stride, count))}
+    return min(fine, key=fine.__getitem__)
 
 
 def _nll(z: Tensor, t: float, targets: Tensor) -> Tensor:
