@@ -61,6 +61,7 @@ def few(split: ImageSplit, n: int) -> ImageSplit:
 # One recipe of each base and its smallest model, two steps; that all resolve is tested without training.
 TRIED = ["demo", "folder", "quick-cifar10", "paper-cifar100-resnet50", "released-cifar10-resnet50"]
 LARGE = [
+    "quick-pacs",
     "pacs-resnet50",
     "paper-tiny-imagenet-densenet121",
     "paper-fmow-densenet121",
@@ -207,7 +208,7 @@ def test_the_released_recipe_of_tiny_imagenet() -> None:
 
 
 def test_every_recipe_is_one_of_these() -> None:
-    ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet"}
+    ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet", "quick-pacs"}
     released = {*RELEASED, *OF_WILDS, "released-tiny-imagenet-resnet50"}
     assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED) | released
 
