@@ -15,6 +15,7 @@ PAGES = Path(__file__).parent / "methods"
 # What the tables are made from: a title, the records, and which methods are shown for comparison.
 SOURCES = (
     ("CIFAR-10, ResNet-18, 60 epochs", "results/cifar10/seeds", ("ce",)),
+    ("CIFAR-100, ResNet-18, 60 epochs", "results/cifar100/seeds", ("ce",)),
     ("CIFAR-10, ResNet-18, 60 epochs, one seed", "results/cifar10/runs", ("ce",)),
     ("The demo, five seeds", "results/demo/runs", ("ce",)),
 )

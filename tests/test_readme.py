@@ -93,6 +93,7 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
         ("results/cifar10", "runs"),
         ("results/cifar10/before", "runs"),
         ("results/cifar10/seeds", "records.jsonl.xz"),
+        ("results/cifar100/seeds", "records.jsonl.xz"),
     ):
         quick = markdown(load_records(ROOT / name / records))
         assert (ROOT / name / "table.md").read_text(encoding="utf-8") == quick

@@ -90,7 +90,10 @@ def flat(tree: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dic
 def first_difference(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "", ignored: Collection[str] = ()
 ) -> str | None:
-    """Name the first key in which two trees of plain data differ, with both values; None if there is none."""
+    """Name the first key in which two trees of plain data differ, with both values; None if there is none.
+
+    What is empty is as if it were not there: an earlier version may not have known the key.
+    """
     for key in sorted(mine.keys() | theirs.keys()):
         if f"{prefix}{key}" in ignored:
             continue
@@ -104,4 +107,4 @@ def first_difference(
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) or None if isinstance(value, list | tuple) else value

@@ -9,11 +9,11 @@ from made_records import BINS, metrics, plain, record
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
-from shiftcal.records import RunRecord
+from shiftcal.records import Kept, RunRecord
 from shiftcal.report.formats import by_shift, by_shift_latex, latex, values
 from shiftcal.report.labels import base_of, labelled, methods_of, order_of, settings_of
 from shiftcal.report.paired import differences
-from shiftcal.report.table import markdown, rows_of, tables_of
+from shiftcal.report.table import check_comparable, markdown, rows_of, tables_of
 from shiftcal.report.tables import write_tables
 
 
@@ -61,10 +61,17 @@ def test_what_a_mean_may_be_over_tells_nothing(key: str) -> None:
 
 def test_what_is_not_set_is_as_if_it_were_not_there() -> None:
     assert names(run("fgr", filter__filter=None), run("fgr", 1)) == ["fgr", "fgr"]
+    assert names(run("fgr", train__track=[]), run("fgr", 1)) == ["fgr", "fgr"]
+    check_comparable([run("fgr", train__track=[]), run("fgr", 1)])
     assert names(run("fgr", filter__filter="fft"), run("fgr")) == [
         "fgr, filter.filter fft",
         "fgr, filter.filter not set",
     ]
+    kept = [run("fgr", train__keep="last"), run("fgr", 1)]
+    assert names(*kept) == ["fgr", "fgr"], "the row keeps the last weights by itself"
+    check_comparable(kept)
+    average = run("fgr", 1).model_copy(update={"weights": Kept(kept="average")})
+    assert names(run("fgr"), average) == ["fgr, train.keep last", "fgr, train.keep average"]
     listed = names(run("fgr", filter__qualities=[15, 18]), run("fgr", filter__qualities=[25], train__nesterov=True))
     assert listed == ["fgr, filter.qualities [15, 18]", "fgr, filter.qualities [25]"]
 

@@ -11,7 +11,7 @@ from made_records import BINS, metrics, record
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
-from shiftcal.records import Bins, Histogram, write_grid
+from shiftcal.records import Bins, DataSeen, Histogram, write_grid
 from shiftcal.records.audit import AUDIT, write_audit
 from shiftcal.records.gallery import GALLERY, Sample, galleries_of, key_of, read_gallery, write_gallery
 from shiftcal.report.audit import page_of as audit_page
@@ -21,6 +21,8 @@ from shiftcal.report.table import difference_of
 from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
+from shiftcal.report.web.html import Cell, Table
+from shiftcal.report.web.html import _table as table_html
 from shiftcal.report.web.metrics import METRICS, value_of
 from shiftcal.report.web.words import comparison_of
 
@@ -129,6 +131,22 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     assert shown["of"] == 60
     assert len(shown["rows"]) == CLASSES
     assert shown["rows"][0][:2] == ["class 50", 0.4]
+
+
+def test_the_heading_counts_each_set_once(tmp_path: Path) -> None:
+    seen = DataSeen(name="shapes", classes=("a", "b"), counts={"test": 2000})
+    records = [record("ce", 0, 0.2), record("ce", 1, 0.2).model_copy(update={"data": seen})]
+    write_report(tmp_path, records, "runs")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "over 2 seeds · shapes (test 2,000) · 4 shifted test sets of 2 kinds" in text, "one said no counts"
+
+
+def test_columns_of_words_are_told_from_numbers() -> None:
+    rows = [[Cell("ce"), Cell("0.5", 0.5, best=True), Cell("fitted")], [Cell("fgr"), Cell("–"), Cell("not fitted")]]
+    text = table_html(Table("t", [("a", "", ""), ("b", "", "low"), ("c", "", "")], rows))
+    assert '<td class="best" data-value="0.5">' in text
+    assert '<td class="text">not fitted</td>' in text
+    assert '<td data-value="">–</td>' in text
 
 
 def test_what_differs_is_told_from_what_is_shared() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shiftcal._io import flat
 from shiftcal.methods import METHODS
 from shiftcal.records import SPEED_KEYS, Evaluation, RunRecord
 from shiftcal.report.text import plain
@@ -115,6 +116,12 @@ def holdout_of(record: RunRecord) -> str | None:
     return None if holdout is None else plain(holdout)
 
 
+def config_of(record: RunRecord) -> dict[str, Any]:
+    """Return the configuration with the weights that were kept, whether it or the method's row asked for them."""
+    train = record.config.get("train")
+    return record.config | {"train": (train if isinstance(train, dict) else {}) | {"keep": record.weights.kept}}
+
+
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """Sort records by data, network and evaluation, and by bins and severities."""
     groups: list[tuple[dict[str, str], dict[str, Any], list[RunRecord]]] = []
@@ -147,11 +154,9 @@ def _held_out(records: list[RunRecord]) -> dict[str, str]:
 
 
 def _texts(record: RunRecord) -> dict[str, str]:
-    """Lay a config out flat, as text; what is not set is left out, as if the key were not there."""
-    flat: dict[str, Any] = {"recipe": record.recipe}
-    for key, value in record.config.items():
-        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
-    return {key: _text(value) for key, value in flat.items() if value is not None and key not in _MEANT}
+    """Lay a config out flat, as text; what is not set or empty is left out, as if the key were not there."""
+    found = flat({"recipe": record.recipe, **config_of(record)})
+    return {key: _text(value) for key, value in found.items() if value not in (None, [], ()) and key not in _MEANT}
 
 
 def _setting_texts(record: RunRecord) -> dict[str, str]:

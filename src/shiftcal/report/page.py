@@ -108,9 +108,9 @@ def _entries(setting: Setting, galleries: Galleries) -> list[Entry]:
 def _subtitle(records: list[RunRecord]) -> str:
     """Say what was compared on which data: names, counts, date, device."""
     methods, seeds = {r.method for r in records}, {r.seed for r in records}
-    data = dict.fromkeys(_data_of(r) for r in records)
+    data = _data_of(records)
     days = sorted({r.started[:10] for r in records if r.started})
-    cells = {(_data_of(r), cell.shift, cell.severity) for r in records for cell in r.evaluation.shifts}
+    cells = {(_data_name(r), cell.shift, cell.severity) for r in records for cell in r.evaluation.shifts}
     kinds = len({(name, shift) for name, shift, _ in cells})
     words = [
         f"Recipe {', '.join(dict.fromkeys(r.recipe for r in records))}",
@@ -123,10 +123,17 @@ def _subtitle(records: list[RunRecord]) -> str:
     return " · ".join(word for word in words if word)
 
 
-def _data_of(record: RunRecord) -> str:
-    if record.data is None:  # an earlier version did not say
-        return str(record.config["data"].get("name", "unnamed data"))
-    return f"{record.data.name} ({counted(record.data.counts)})"
+def _data_of(records: list[RunRecord]) -> list[str]:
+    """Name the data, with counts where some run has them: an earlier version did not say."""
+    counts: dict[str, dict[str, None]] = {}
+    for record in records:
+        known = counts.setdefault(_data_name(record), {})
+        known |= {f" ({counted(record.data.counts)})": None} if record.data else {}
+    return [f"{name}{own}" for name, known in counts.items() for own in known or {"": None}]
+
+
+def _data_name(record: RunRecord) -> str:
+    return record.data.name if record.data else str(record.config["data"].get("name", "unnamed data"))
 
 
 def words_of_column(key: str) -> tuple[str, str]:

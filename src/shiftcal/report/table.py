@@ -11,7 +11,7 @@ from shiftcal._errors import wrong
 from shiftcal._io import first_difference
 from shiftcal.records import Cell, Evaluation, Mean, RunRecord
 from shiftcal.report.intervals import Difference, difference
-from shiftcal.report.labels import FREE, Setting, holdout_of, methods_of, settings_of, shape_of
+from shiftcal.report.labels import FREE, Setting, config_of, holdout_of, methods_of, settings_of, shape_of
 from shiftcal.report.text import for_markdown, markdown_table, plain
 
 Column = tuple[str, str, int, int]
@@ -123,10 +123,10 @@ def rows_of(records: list[RunRecord]) -> list[Row]:
 
 def check_comparable(records: list[RunRecord]) -> None:
     """Raise unless all records were measured on the same data in the same way; domains may be held out in turn."""
-    first = _without_holdout(records[0].config)
+    first = _without_holdout(config_of(records[0]))
     by_method: dict[str, tuple[dict[str, Any], set[tuple[int, str | None]]]] = {}
     for record in records:
-        method, config = record.method, _without_holdout(record.config)
+        method, config = record.method, _without_holdout(config_of(record))
         seed = (record.seed, holdout_of(record))
         for section in ("data", "evaluation"):
             differing = first_difference(first[section], config[section], f"{section}.", FREE)

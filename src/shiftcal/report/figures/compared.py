@@ -8,7 +8,7 @@ from shiftcal._errors import wrong
 from shiftcal._io import first_difference, flat
 from shiftcal.records import RunRecord
 from shiftcal.report.figures.config_keys import is_number, number_of
-from shiftcal.report.labels import FREE
+from shiftcal.report.labels import FREE, config_of
 from shiftcal.report.table import rows_of
 
 
@@ -19,9 +19,9 @@ def methods_of(records: Sequence[RunRecord]) -> list[str]:
 
 def check_only(records: Sequence[RunRecord], keys: set[str]) -> None:
     """Raise unless configs differ in these keys and the seed alone, and none comes twice."""
-    first, seen = records[0].config, set()
+    first, seen = config_of(records[0]), set()
     for record in records:
-        if differing := first_difference(first, record.config, ignored=FREE | keys | {"seed"}):
+        if differing := first_difference(first, config_of(record), ignored=FREE | keys | {"seed"}):
             expected = f"of runs of a method that differ in {', '.join(sorted(keys))} and the seed alone"
             raise wrong("records", expected, f"{record.method} with {differing}")
         place = (record.seed, *(number_of(record, key) for key in sorted(keys)))

@@ -131,8 +131,9 @@ def _tables(page: Page) -> str:
 
 
 def _table(table: Table) -> str:
-    heads = "".join(_head(*head) for head in table.heads)
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
+    words = [place > 0 and _is_text([row[place] for row in table.rows]) for place in range(len(table.heads))]
+    heads = "".join(_head(*head, is_text) for head, is_text in zip(table.heads, words, strict=True))
+    body = "".join("<tr>" + "".join(map(_cell, row, words)) + "</tr>" for row in table.rows)
     caption = _escaped(table.caption)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table class="sortable">'
@@ -140,18 +141,27 @@ def _table(table: Table) -> str:
     )
 
 
-def _head(title: str, words: str, better: str) -> str:
-    said = f'title="{_escaped(words)}" data-better="{better}"'
+def _is_text(column: Sequence[Cell]) -> bool:
+    return all(cell.value is None and cell.text != "–" for cell in column)
+
+
+def _head(title: str, words: str, better: str, is_text: bool) -> str:
+    said = f'{_classes(text=is_text)} title="{_escaped(words)}" data-better="{better}"'
     return f'<th scope="col" aria-sort="none" {said}><button type="button">{_escaped(title)}</button></th>'
 
 
-def _cell(cell: Cell) -> str:
-    best = ' class="best"' if cell.best else ""
+def _cell(cell: Cell, is_text: bool) -> str:
+    classes = _classes(best=cell.best, text=is_text)
     if cell.text == "–":
-        return f'<td{best} data-value="">–</td>'
+        return f'<td{classes} data-value="">–</td>'
     if cell.value is None:
-        return f"<td{best}>{_escaped(cell.text)}</td>"
-    return f'<td{best} data-value="{cell.value:.6g}">{_escaped(cell.text)}</td>'
+        return f"<td{classes}>{_escaped(cell.text)}</td>"
+    return f'<td{classes} data-value="{cell.value:.6g}">{_escaped(cell.text)}</td>'
+
+
+def _classes(**which: bool) -> str:
+    named = " ".join(name for name, given in which.items() if given)
+    return f' class="{named}"' if named else ""
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:
