@@ -198,10 +198,14 @@ def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 
 
 def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
     """Return numbers on a device. A copy to it waits for what it has to do, so that one is kept."""
-    return (torch.tensor if torch.compiler.is_compiling() else _kept)(values, device=device)
+    return _tensor(values, device) if torch.compiler.is_compiling() else _kept(values, device)
 
 
-_kept = cache(torch.tensor)
+def _tensor(values: tuple[object, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)
+
+
+_kept = cache(_tensor)
 
 
 def quantise(
@@ -216,7 +220,7 @@ def quantise(
 
 def _dct_matrix(device: torch.device) -> Float[Tensor, "64 64"]:
     """Return the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
-    return (_built_dct if torch.compiler.is_compiling() else _kept_dct)(device)
+    return _built_dct(device) if torch.compiler.is_compiling() else _kept_dct(device)
 
 
 def _built_dct(device: torch.device) -> Float[Tensor, "64 64"]:

@@ -274,6 +274,15 @@ def test_objectives_take_the_recipes_numbers(dataset: data.Dataset) -> None:
     assert dfl.main.args[0].keywords == {"gamma": 7.0}
 
 
+def test_a_row_may_clip_where_the_recipe_does_not(dataset: data.Dataset) -> None:
+    def clipped(*words: str) -> float | None:
+        return set_up(config(*words), dataset).state.full.clip_norm
+
+    assert clipped("method=fgr-released") == clipped("method=dfl-released") == 2.0
+    assert clipped("method=fgr-released", "train.clip_norm=7") == 7
+    assert clipped("method=fgr") is None
+
+
 def test_a_method_is_named_in_its_row_alone() -> None:
     package = Path(methods.__file__).parent
     for path in package.rglob("*.py"):

@@ -56,7 +56,7 @@ def objectives(
     common: dict[str, Any] = {
         "main": partial(_VIEWS[method.augment], _loss(method.loss, gamma, class_prior)),
         "sum_reduction": train.loss_reduction == "sum",
-        "clip_norm": train.clip_norm,
+        "clip_norm": method.clip_norm if train.clip_norm is None else train.clip_norm,
     }
     own = _constraint(method.constraint, model, constraint.weight) if method.constraint else {}
     return Objective(**common), Objective(**common, **own)

@@ -67,7 +67,7 @@ class TrainSettings(Section):
     decay: Annotated[float, should("in (0, 1]", lambda v: 0 < v <= 1)] = 0.1
     """Factor of `multi_step` and, after every epoch, of `exponential`."""
     clip_norm: Positive | None = None
-    """Largest norm of the gradient, after rectification."""
+    """Largest norm of the gradient, after rectification; by default the row's choice."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Whether the gradient is that of the mean over the batch, or of the sum."""
     start: Annotated[float, should("a fraction in [0, 1]", lambda v: 0 <= v <= 1)] = 4 / 7
