@@ -90,11 +90,13 @@ def test_sets_and_values_are_those_of_the_records() -> None:
     assert data["runs"][0]["history"]["conflict_rate"] == [None, 0.25]
 
 
-def test_test_metrics_of_chosen_epochs_are_curves() -> None:
+def test_what_is_measured_after_chosen_epochs_are_curves() -> None:
     epochs = [{"epoch": k, "loss": 1.0, "accuracy": 0.5, "seconds": 1.0} for k in (1, 2)]
     epochs[1]["test"] = {"clean": {"ece": 0.1, "accuracy": 0.8, "nll": 0.3}}
+    epochs[1]["noise"] = {"all": {"cosine": 0.25, "cosine_error": 0.01}}
     [run] = page_data([of_run(record("ce", 0, 0.1, history=epochs))])["runs"]
     assert run["history"]["test clean ece"] == [None, 0.1]
+    assert run["history"]["noise all cosine"] == [None, 0.25]
 
 
 def test_runs_of_other_shifts_leave_gaps() -> None:

@@ -20,10 +20,13 @@ from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.evaluation import predict
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments.config import Config, load_config
+from shiftcal.experiments.noisy import measure_noise
 from shiftcal.experiments.run import Trained, train
 from shiftcal.experiments.setup import Setup, evaluate_with, load_dataset, set_up
 from shiftcal.methods import METHODS, Constraint, Loss, Method
 from shiftcal.models import load_weights
+from shiftcal.records import Epoch
+from shiftcal.report.figures.noise import MEASURED
 from shiftcal.training import engine
 from shiftcal.training.inputs import Inputs
 from shiftcal.training.loop import Hooks, fit
@@ -449,6 +452,26 @@ def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset)
         for name in dict.fromkeys(cell.shift for cell in found.shifts)
     ]
     assert last["shifted"]["ece"] == pytest.approx(sum(middle) / len(middle), abs=1e-9)
+
+
+@pytest.mark.parametrize("method", ["fgr", "fgr-released"])
+def test_measuring_gradient_noise_on_the_way_changes_nothing(method: str, dataset: data.Dataset) -> None:
+    words = [f"method={method}", "train.start=0.25", "train.keep=last"]
+    plain = train(config(*words), dataset, progress=False)
+    config_with = config(*words, "evaluation.noise=[2, 4]")
+    seen = train(config_with, dataset, progress=False)
+    assert same(plain, seen)
+    assert [entry["loss"] for entry in plain.history] == [entry["loss"] for entry in seen.history]
+    assert [entry["epoch"] for entry in seen.history if "noise" in entry] == [2, 4]
+    found = measure_noise(config_with, dataset, seen.model, pairs=16)
+    for scope in ("all", "classifier"):
+        last = seen.history[-1]["noise"][scope]
+        assert last.keys() == {f"{n}{end}" for n in MEASURED for end in ("", "_error")}
+        assert last["main_cosine"] == pytest.approx(found[scope].main_cosine.mean, abs=1e-6)
+        assert last["cosine_error"] == pytest.approx(found[scope].cosine.error, abs=1e-6)
+    assert Epoch.model_validate(seen.history[-1]).noise["all"]["norm"] > 0
+    with pytest.raises(ParameterError, match=r"epochs in 1..4 .train.epochs.. Found `evaluation.noise = 9`"):
+        config("evaluation.noise=[1, 9]")
 
 
 @pytest.mark.slow

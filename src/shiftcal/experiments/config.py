@@ -16,7 +16,7 @@ from shiftcal import methods
 from shiftcal._errors import ParameterError, RunDirectoryError, did_you_mean, unknown, wrong
 from shiftcal._io import read_object
 from shiftcal._plugins import load_plugins
-from shiftcal._sections import Count, CountOrNone, Fraction, Names, NotNegative, Section, should
+from shiftcal._sections import Count, CountOrNone, Epochs, Fraction, Names, NotNegative, Section, should
 from shiftcal.experiments.recipes import read_recipe
 from shiftcal.experiments.trust import check_trusted
 from shiftcal.methods import Method, Weights
@@ -94,6 +94,10 @@ class EvaluationSettings(Section):
     """After every so many epochs, also measure the weights at that point on the test images, clean and under each shift
     at its middle severity: accuracy, NLL and ECE go into the history. Nothing is chosen by them. Not where the
     classifier alone is trained."""
+    noise: Epochs = ()
+    """Epochs, counted from 1, after which to measure the noise of the constraint's gradient, as `analyse noise` does:
+    cosines, norm and conflicts over 16 pairs of batches go into the history. One process alone; not where the
+    classifier alone is trained."""
 
 
 class Config(Section):
@@ -129,6 +133,8 @@ class Config(Section):
             raise wrong("train.nesterov", "false without train.momentum", True)
         if self.train.rectify_per == "micro_batch" and constraint is not None and constraint.momentum:
             raise wrong("train.rectify_per", f"'batch' with {self.method}, which averages over steps", "'micro_batch'")
+        if (last := max(self.evaluation.noise, default=0)) > self.train.epochs:
+            raise wrong("evaluation.noise", f"epochs in 1..{self.train.epochs} (train.epochs)", last)
         if self.finetune.views > 0 and self.finetune.filtered_views == 0:
             raise wrong("finetune.filtered_views", "at least 1 with finetune.views", 0)
         return self

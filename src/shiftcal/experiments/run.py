@@ -28,6 +28,7 @@ from shiftcal.experiments.checks import check_config, check_data, check_training
 from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import finished
+from shiftcal.experiments.noisy import with_noise
 from shiftcal.experiments.origin import held_out_the_same, matched
 from shiftcal.experiments.saving import check_resumable, close, saving
 from shiftcal.experiments.setup import (
@@ -89,7 +90,7 @@ def train(
     """
     dataset = dataset or load_dataset(config)
     check_training_data(config, dataset)
-    setup = set_up(config, dataset)
+    setup = with_noise(set_up(config, dataset), config, dataset)
     with saving(setup.state, config, checkpoints, resume=resume, progress=progress) as hooks:
         fit(setup.state, setup.task, config.engine, hooks=hooks, progress=progress)
     model, epoch = setup.state.weights(config.row.weights, setup.task.unseen_images)
@@ -235,7 +236,8 @@ class _Completion:
         return found.model_copy(update={"epoch": epoch})
 
     def _trained(self) -> Trained:
-        setup = set_up(self.config, self.dataset)  # before the claim: weights that do not fit must leave nothing behind
+        # Before the claim: weights that do not fit must leave nothing behind.
+        setup = with_noise(set_up(self.config, self.dataset), self.config, self.dataset)
         self._claim()
         with self._saving(setup.state) as hooks:
             if self.progress and _distributed.rank() == 0 and setup.state.epochs_done < self.config.train.epochs:

@@ -182,7 +182,13 @@ class Evaluation(Model):
 
 
 class Epoch(Model):
-    """One epoch of training; `test` has metrics of the sets "clean" and "shifted", where `evaluation.every` asked."""
+    """One epoch of training.
+
+    Attributes:
+        test: Metrics of the sets "clean" and "shifted", where `evaluation.every` asked.
+        noise: What `evaluation.noise` asked for, by the parameters' scope, "all" and "classifier": means over pairs of
+            batches, and their standard errors (`…_error`).
+    """
 
     epoch: Annotated[int, Field(ge=0, le=10**9)]
     active: bool = False
@@ -198,6 +204,7 @@ class Epoch(Model):
     memory: int | None = None
     validation: dict[str, float] = {}
     test: dict[str, dict[str, float]] = {}
+    noise: dict[str, dict[str, float]] = {}
 
 
 class Kept(Model):

@@ -153,6 +153,8 @@ def _finish_epoch(state: TrainState, task: Task, epoch: MixedEpoch, seen: dict[s
             state.best.after_epoch(state.model, number + 1, entry["validation"])
         if task.test is not None and (number + 1) % task.test_every == 0:
             entry["test"] = task.test(state.model)
+        if task.noise is not None and number + 1 in task.noise_after:
+            entry["noise"] = task.noise(state.model)
     except FloatingPointError:
         raise DivergedError(task.name, number + 1, None) from None
     state.history.append(entry)

@@ -37,6 +37,8 @@ class Task:
         validate: Measures a model on the validation samples, if there are any.
         test: Measures a model on test samples, by the name of the set; for the history alone.
         test_every: After how many epochs it does.
+        noise: Measures the noise of the constraint's gradient, which the history keeps.
+        noise_after: The epochs, counted from 1, after which it does.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Task:
     validate: Callable[[nn.Module], dict[str, float]] | None = None
     test: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
     test_every: int = 1
+    noise: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
+    noise_after: frozenset[int] = frozenset()
 
     @property
     def steps_per_epoch(self) -> int:

@@ -167,8 +167,10 @@ def _history(epochs: Sequence[Epoch]) -> dict[str, list[float | None]]:
     found |= {name: [getattr(e, name) for e in epochs] for name in _EPOCH}
     for name in dict.fromkeys(name for e in epochs for name in e.validation):
         found[f"validation {plain(name)}"] = [e.validation.get(name) for e in epochs]
-    for part, name in dict.fromkeys((part, name) for e in epochs for part, own in e.test.items() for name in own):
-        found[f"test {plain(part)} {plain(name)}"] = [e.test.get(part, {}).get(name) for e in epochs]
+    for kind in ("test", "noise"):
+        measured: list[dict[str, dict[str, float]]] = [getattr(epoch, kind) for epoch in epochs]
+        for part, name in dict.fromkeys((part, name) for one in measured for part, own in one.items() for name in own):
+            found[f"{kind} {plain(part)} {plain(name)}"] = [one.get(part, {}).get(name) for one in measured]
     return {name: _short(values) for name, values in found.items() if any(v is not None for v in values)}
 
 
