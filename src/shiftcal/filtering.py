@@ -191,46 +191,39 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
     """Scale the standard tables to a quality by the IJG rule, in integers; rows Y, Cb, Cr."""
-    standard = _constant((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), quality.device).flatten(1)
+    standard = (_standard if torch.compiler.is_compiling() else _kept_standard)(quality.device)
     scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
     return ((standard * scale[:, None, None] + 50) // 100).clamp(1, 255).float()
 
 
-def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
-    """Return numbers on a device. A copy to it waits for what it has to do, so that one is kept."""
-    return _tensor(values, device) if torch.compiler.is_compiling() else _kept(values, device)
+def _standard(device: torch.device) -> Int[Tensor, "3 64"]:
+    return torch.tensor((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), device=device).flatten(1)
 
 
-def _tensor(values: tuple[object, ...], device: torch.device) -> Tensor:
-    return torch.tensor(values, device=device)
-
-
-_kept = cache(_tensor)
+# A copy to a device waits for what it has to do: once is enough.
+_kept_standard = cache(_standard)
+_kept = cache(torch.tensor)
 
 
 def quantise(
     levels: Float[Tensor, "batch channels blocks 64"], tables: Float[Tensor, "batch channels 64"]
 ) -> Float[Tensor, "batch channels blocks 64"]:
     """Round the DCT coefficients of every block to multiples of the table; 8-bit levels around 0 in and out."""
-    dct = _dct_matrix(levels.device)
+    dct = (_dct_matrix if torch.compiler.is_compiling() else _kept_dct_matrix)(levels.device)
     step = tables[:, :, None]
     coefficients = (levels @ dct.T).div_(step).round_().mul_(step)
     return (coefficients @ dct).round_().clamp_(-128, 127)
 
 
 def _dct_matrix(device: torch.device) -> Float[Tensor, "64 64"]:
-    """Return the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
-    return _built_dct(device) if torch.compiler.is_compiling() else _kept_dct(device)
-
-
-def _built_dct(device: torch.device) -> Float[Tensor, "64 64"]:
+    """Build the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
     k = torch.arange(BLOCK, dtype=torch.float64)
     one = torch.cos((2 * k + 1) * k[:, None] * math.pi / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     one[0] = math.sqrt(1 / BLOCK)
     return torch.kron(one, one).float().to(device)
 
 
-_kept_dct = cache(_built_dct)
+_kept_dct_matrix = cache(_dct_matrix)
 
 
 def rgb_to_levels(rgb: Float[Tensor, "batch 3 *pixels"]) -> Float[Tensor, "batch 3 *pixels"]:
@@ -246,8 +239,9 @@ def levels_to_rgb(levels: Float[Tensor, "batch 3 *pixels"]) -> UInt8[Tensor, "ba
 
 
 def _mix_channels(values: Tensor, matrix: tuple[tuple[float, ...], ...], offset: tuple[float, ...]) -> Tensor:
-    weights = _constant(matrix, values.device).expand(len(values), 3, 3)
-    shift = _constant(offset, values.device)[:, None]
+    constant = torch.tensor if torch.compiler.is_compiling() else _kept
+    weights = constant(matrix, device=values.device).expand(len(values), 3, 3)
+    shift = constant(offset, device=values.device)[:, None]
     return torch.baddbmm(shift, weights, values.flatten(2)).view_as(values)
 
 
@@ -312,7 +306,8 @@ def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
     tall = _interleave(levels, dim=2)
     wide = _interleave(tall, dim=3)
-    bias = _constant((8.0, 7.0), levels.device).repeat(levels.shape[3])
+    constant = torch.tensor if torch.compiler.is_compiling() else _kept
+    bias = constant((8.0, 7.0), device=levels.device).repeat(levels.shape[3])
     return ((wide + bias) / 16).floor()
 
 

@@ -61,8 +61,10 @@ def test_what_a_mean_may_be_over_tells_nothing(key: str) -> None:
 
 def test_what_is_not_set_is_as_if_it_were_not_there() -> None:
     assert names(run("fgr", filter__filter=None), run("fgr", 1)) == ["fgr", "fgr"]
-    assert names(run("fgr", train__track=[]), run("fgr", 1)) == ["fgr", "fgr"]
-    check_comparable([run("fgr", train__track=[]), run("fgr", 1)])
+    assert names(run("fgr", train__milestones=[]), run("fgr", 1)) == ["fgr", "fgr"]
+    check_comparable([run("fgr", train__milestones=[]), run("fgr", 1)])
+    assert names(run("fgr", train__nesterov=False), run("fgr", 1)) != ["fgr", "fgr"], "false is a value"
+    assert names(run("fgr-released", train__clip_norm=2.0), run("fgr-released", 1)) == ["fgr-released"] * 2, "the row's"
     assert names(run("fgr", filter__filter="fft"), run("fgr")) == [
         "fgr, filter.filter fft",
         "fgr, filter.filter not set",

@@ -4,6 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from shiftcal import data
+from shiftcal._errors import CheckpointError
+from shiftcal.experiments.config import load_config
+from shiftcal.experiments.setup import set_up
 from shiftcal.training import averaging
 from shiftcal.training.averaging import WeightAverage
 
@@ -67,6 +71,14 @@ def test_a_checkpoint_continues_it() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True)
     )
+
+
+def test_a_checkpoint_without_an_average_is_refused_where_one_is_kept() -> None:
+    dataset = data.load("shapes", train=64, validation=16, test=16)
+    kept = set_up(load_config("demo", ["method=dfl+view", "train.epochs=1"]), dataset).state
+    saved = set_up(load_config("demo", ["method=dfl+view", "train.keep=last"]), dataset).state.state_dict()
+    with pytest.raises(CheckpointError, match="with an average of the weights, which this run keeps"):
+        kept.load_state_dict(saved, [])
 
 
 def test_frozen_parameters_have_no_average() -> None:

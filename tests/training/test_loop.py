@@ -284,6 +284,10 @@ def test_a_row_may_clip_where_the_recipe_does_not(dataset: data.Dataset) -> None
     assert clipped("method=fgr-released") == clipped("method=dfl-released") == 2.0
     assert clipped("method=fgr-released", "train.clip_norm=7") == 7
     assert clipped("method=fgr") is None
+    released = [name for name, row in METHODS.items() if row.clip_norm is not None]
+    assert released == ["fgr-released", "fgr-released-all", "filter-only-released", "dfl-released"]
+    kept = {name for name, row in METHODS.items() if row.weights == "average"}
+    assert kept == {"ce+view", "dfl+view", "fgr+view", "dfl+views", "fgr+views"}
 
 
 def test_a_method_is_named_in_its_row_alone() -> None:

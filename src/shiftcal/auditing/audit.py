@@ -208,7 +208,9 @@ def fit_again(
 
 def _measured_behind(model: nn.Module, images: Images) -> bool:
     """Tell whether sets are measured on the CPU while the device predicts the next: not where that takes longer."""
-    small = len(images.test) * len(images.classes) <= _FEW
+    sizes = [len(split) for splits in images.shifts.values() for split in splits]
+    largest = max(len(images.test), len(images.validation or ()), *sizes)
+    small = largest * len(images.classes) <= _FEW
     return small and device_of(model).type != "cpu" and not _distributed.is_distributed()
 
 

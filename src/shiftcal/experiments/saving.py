@@ -132,6 +132,8 @@ def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
         _check_same_run(config, stored, path)
         try:
             state.load_state_dict(stored, history)
+        except CheckpointError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # right sums, wrong content
             raise CheckpointError("checkpoints", "those of this program", f"{path}: {reason_of(error)}") from None
         return path

@@ -117,9 +117,12 @@ def holdout_of(record: RunRecord) -> str | None:
 
 
 def config_of(record: RunRecord) -> dict[str, Any]:
-    """Return the configuration with the weights that were kept, whether it or the method's row asked for them."""
-    train = record.config.get("train")
-    return record.config | {"train": (train if isinstance(train, dict) else {}) | {"keep": record.weights.kept}}
+    """Return the configuration with what the method's row decides where it does not: the kept weights, clipping."""
+    train, row = record.config.get("train"), METHODS.get(base_of(record.method))
+    own = dict(train) if isinstance(train, dict) else {}
+    if row is not None and own.get("clip_norm") is None:
+        own["clip_norm"] = row.clip_norm
+    return record.config | {"train": own | {"keep": record.weights.kept}}
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

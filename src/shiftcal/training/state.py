@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import _distributed
+from shiftcal._errors import CheckpointError
 from shiftcal.methods import Method
 from shiftcal.training.averaging import WeightAverage
 from shiftcal.training.keeping import BestEpochs
@@ -119,7 +120,11 @@ class TrainState:
             self.full.momentum.load_state_dict(state["constraint_momentum"])
             self.full.momentum.to(self.device)
         self.best.load_state_dict(state.get("best", {}), self.model)
-        if self.average and state.get("average"):
+        if self.average:
+            if not state.get("average"):
+                raise CheckpointError(
+                    "checkpoint", "with an average of the weights, which this run keeps", "one without"
+                )
             self.average.load_state_dict(state["average"])
         partial = state["partial"] if "partial" in state else state["within"]
         self.epochs_done, self.partial, self.history = state["epochs"], dict(partial), history
