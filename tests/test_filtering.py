@@ -175,8 +175,8 @@ def test_can_be_traced() -> None:
 
 def test_constants_stay_on_the_device() -> None:
     device = torch.device("cpu")
-    assert filtering._kept_standard(device) is filtering._kept_standard(device)
-    assert filtering._kept((1.0, 2.0), device=device) is filtering._kept((1.0, 2.0), device=device)
+    assert filtering._kept_dct_matrix(device) is filtering._kept_dct_matrix(device)
+    assert filtering._constant((1.0, 2.0), device) is filtering._constant((1.0, 2.0), device)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -191,17 +191,16 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
 
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
     """Scale the standard tables to a quality by the IJG rule, in integers; rows Y, Cb, Cr."""
-    standard = (_standard if torch.compiler.is_compiling() else _kept_standard)(quality.device)
+    standard = _constant((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), quality.device).flatten(1)
     scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
     return ((standard * scale[:, None, None] + 50) // 100).clamp(1, 255).float()
 
 
-def _standard(device: torch.device) -> Int[Tensor, "3 64"]:
-    return torch.tensor((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), device=device).flatten(1)
+def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
+    """Return numbers on a device. A copy to it waits for what it has to do, so that one is kept."""
+    return (torch.tensor if torch.compiler.is_compiling() else _kept)(values, device=device)
 
 
-# A copy to a device waits for what it has to do: once is enough.
-_kept_standard = cache(_standard)
 _kept = cache(torch.tensor)
 
 
@@ -239,9 +238,8 @@ def levels_to_rgb(levels: Float[Tensor, "batch 3 *pixels"]) -> UInt8[Tensor, "ba
 
 
 def _mix_channels(values: Tensor, matrix: tuple[tuple[float, ...], ...], offset: tuple[float, ...]) -> Tensor:
-    constant = torch.tensor if torch.compiler.is_compiling() else _kept
-    weights = constant(matrix, device=values.device).expand(len(values), 3, 3)
-    shift = constant(offset, device=values.device)[:, None]
+    weights = _constant(matrix, values.device).expand(len(values), 3, 3)
+    shift = _constant(offset, values.device)[:, None]
     return torch.baddbmm(shift, weights, values.flatten(2)).view_as(values)
 
 
@@ -306,8 +304,7 @@ def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
     tall = _interleave(levels, dim=2)
     wide = _interleave(tall, dim=3)
-    constant = torch.tensor if torch.compiler.is_compiling() else _kept
-    bias = constant((8.0, 7.0), device=levels.device).repeat(levels.shape[3])
+    bias = _constant((8.0, 7.0), levels.device).repeat(levels.shape[3])
     return ((wide + bias) / 16).floor()
 
 

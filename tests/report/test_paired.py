@@ -117,3 +117,12 @@ def test_the_command_takes_them(records: list[RunRecord], tmp_path: Path) -> Non
     assert "| fgr (3 seeds) |" in run.output
     run = CliRunner().invoke(app, ["report", str(tmp_path), "--weights", "average"])
     assert run.exit_code == 2
+
+
+def test_a_seed_of_one_method_alone_takes_no_column_away() -> None:
+    lacking = record("ce", 3, 0.3)
+    evaluation = lacking.evaluation.model_copy(update={"shifted": None, "shifts": ()})
+    records = [record(m, s, 0.1 + s / 10) for m in ("ce", "fgr") for s in (0, 1)]
+    expected = differences(records, "ce")
+    assert "Mean over shifts: difference to ce" in expected
+    assert differences([*records, lacking.model_copy(update={"evaluation": evaluation})], "ce") == expected

@@ -437,15 +437,20 @@ def test_validation_leaves_frozen_layers_as_they_are() -> None:
         predict(model, split, lambda images: images.float() + float("inf"))
 
 
+def trained_alike(plain: Config, measuring: Config, dataset: data.Dataset, what: str) -> Trained:
+    """Train with and without measuring something after epochs 2 and 4, to the same weights; returns the former."""
+    without, seen = (train(one, dataset, progress=False) for one in (plain, measuring))
+    assert same(without, seen)
+    assert [entry["loss"] for entry in without.history] == [entry["loss"] for entry in seen.history]
+    assert [entry["epoch"] for entry in seen.history if what in entry] == [2, 4]
+    return seen
+
+
 @pytest.mark.slow
 def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset) -> None:
     words = ["method=fgr", "train.start=0.25", 'evaluation.corruptions=["contrast", "gaussian_noise"]']
-    plain = train(config(*words), dataset, progress=False)
     config_with = config(*words, "evaluation.every=2")
-    seen = train(config_with, dataset, progress=False)
-    assert same(plain, seen)
-    assert [entry["loss"] for entry in plain.history] == [entry["loss"] for entry in seen.history]
-    assert [entry["epoch"] for entry in seen.history if "test" in entry] == [2, 4]
+    seen = trained_alike(config(*words), config_with, dataset, "test")
     last = seen.history[-1]["test"]
     assert last.keys() == {"clean", "shifted"}
     clean = predict(seen.model, dataset.test, seen.preprocess)
@@ -461,12 +466,8 @@ def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset)
 @pytest.mark.parametrize("method", ["fgr", "fgr-released"])
 def test_measuring_gradient_noise_on_the_way_changes_nothing(method: str, dataset: data.Dataset) -> None:
     words = [f"method={method}", "train.start=0.25", "train.keep=last"]
-    plain = train(config(*words), dataset, progress=False)
     config_with = config(*words, "evaluation.noise=[2, 4]")
-    seen = train(config_with, dataset, progress=False)
-    assert same(plain, seen)
-    assert [entry["loss"] for entry in plain.history] == [entry["loss"] for entry in seen.history]
-    assert [entry["epoch"] for entry in seen.history if "noise" in entry] == [2, 4]
+    seen = trained_alike(config(*words), config_with, dataset, "noise")
     found = measure_noise(config_with, dataset, seen.model, pairs=16)
     for scope in ("all", "classifier"):
         last = seen.history[-1]["noise"][scope]

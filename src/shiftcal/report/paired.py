@@ -36,9 +36,12 @@ def _differences(setting: Setting, against: str, columns: list[Column]) -> dict[
     for row in rows.values():
         if not (seeds := shared_seeds(row, base)):
             continue
-        for part in parts_of([row, base]):
+        # Of these seeds alone: another one may lack a metric.
+        shared = [r for r in setting.records if r.method in (row.method, against) and r.seed in seeds]
+        pair = {one.method: one for one in rows_of(shared)}
+        for part in parts_of(list(pair.values())):
             title = f"{start}{part}: difference to {against}"
-            texts = [_text(row, base, part, column) for column in columns]
+            texts = [_text(pair[row.method], pair[against], part, column) for column in columns]
             tables.setdefault(title, []).append([f"{row.method} ({len(seeds)} seed{'s' * (len(seeds) > 1)})", *texts])
     return tables
 
