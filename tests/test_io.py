@@ -46,3 +46,21 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": 1')
     with pytest.raises(ValueError, match=r"`path` should be a whole JSON file. .*x.json"):
         _io.read_json(tmp_path / "x.json")
+
+
+def test_flat_joins_keys_of_every_depth() -> None:
+    tree = {"a": {"b": {"c": 1, "d": (2, 3)}, "e": {}}, "f": None}
+    assert _io.flat(tree) == {"a.b.c": 1, "a.b.d": (2, 3), "f": None}
+    assert _io.flat(tree, "/") == {"a/b/c": 1, "a/b/d": (2, 3), "f": None}
+
+
+def test_the_first_difference_is_named_with_both_values() -> None:
+    mine = {"a": 1, "b": {"c": {"d": [15, 18]}, "e": ()}}
+    assert _io.first_difference(mine, mine) is None
+    assert _io.first_difference(mine, {"a": 1, "b": {"c": {"d": (15, 18)}}}) is None, "what is empty is not there"
+    other = {"a": 2, "b": {"c": {"d": [18, 15]}}}
+    assert _io.first_difference(mine, other) == "a = 2 instead of 1"
+    assert _io.first_difference(mine, other, ignored=("a",)) == "b.c.d = [18, 15] instead of [15, 18]"
+    assert _io.first_difference(mine, other, ignored=("a", "b.c.d")) is None
+    assert _io.first_difference(mine, {"a": 1}) is not None
+    assert _io.first_difference({"a": 0}, {}) == "a = None instead of 0"

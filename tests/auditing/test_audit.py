@@ -237,6 +237,33 @@ def test_sets_are_measured_behind_as_at_once(monkeypatch: pytest.MonkeyPatch) ->
     behind = noise_audited()
     assert len(threads) == 2, "the validation set is measured at the end, at once"
     assert behind.model_dump(exclude={"seconds"}) == at_once.model_dump(exclude={"seconds"})
+    assert behind.clean.by_class
+    assert not any(cell.by_class for cell in (*behind.shifts, behind.validation)), "classes of the clean set alone"
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_predictions_leave_the_device_where_they_are_measured_behind(
+    behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[int] = []
+    monkeypatch.setattr(Predictions, "cpu", lambda self: moved.append(len(self.targets)) or self)
+    monkeypatch.setattr(audit_module, "_measured_behind", lambda *_: behind)
+    noise_audited()
+    assert moved == ([50] * 5 + [60, 40] + [60] * 10) * behind
+
+
+def test_sets_are_measured_behind_a_device_where_they_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Images("noise", ("a", "b", "c", "d"), images(60, 0), images(50, 1), {"other": (images(70, 2),)})
+    elsewhere, here = build("small", 4).to("meta"), build("small", 4)
+    assert audit_module._measured_behind(elsewhere, given)
+    assert not audit_module._measured_behind(here, given), "the CPU has enough to do"
+    monkeypatch.setattr(audit_module, "_FEW", 280)
+    assert audit_module._measured_behind(elsewhere, given)
+    monkeypatch.setattr(audit_module, "_FEW", 279)
+    assert not audit_module._measured_behind(elsewhere, given), "70 predictions of 4 classes"
+    assert audit_module._measured_behind(elsewhere, Images("noise", given.classes, given.test))
+    monkeypatch.setattr(audit_module._distributed, "is_distributed", lambda: True)
+    assert not audit_module._measured_behind(elsewhere, Images("noise", given.classes, given.test))
 
 
 def test_calls_behind_come_in_order_and_raise() -> None:

@@ -4,7 +4,7 @@ import torch
 
 from shiftcal import metrics
 from shiftcal.calibrators import TemperatureScaling
-from shiftcal.calibrators.temperature import GRID
+from shiftcal.calibrators.temperature import GRID, _lowest_of_convex
 
 
 def sharpened(factor: float, n: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,3 +82,13 @@ def test_refuses() -> None:
         TemperatureScaling("accuracy")
     with pytest.raises(ValueError, match="`search` should be 'grid' or 'lbfgs'"):
         TemperatureScaling(search="newton")
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 40, 491])
+def test_the_lowest_of_a_convex_function_is_found_wherever_it_lies(count: int) -> None:
+    for lowest in range(count):
+        for steep in (1, 3):  # on either side
+            values = [(lowest - i) * steep if i < lowest else i - lowest for i in range(count)]
+            assert _lowest_of_convex(values.__getitem__, count) == lowest
+    flat = [max(abs(i - count // 2), 3) for i in range(count)]
+    assert _lowest_of_convex(flat.__getitem__, count) == flat.index(min(flat)), "the first of equal ones"
