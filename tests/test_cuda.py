@@ -197,7 +197,7 @@ def test_a_model_that_cannot_be_captured_trains_all_the_same(capsys: pytest.Capt
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x) * min(1.0, 1.0 + abs(x.sum().item()))
 
-    sizes = ["data.train=700", "data.validation=40", "data.test=40", "device=cuda", "train.epochs=2", "method=fgr"]
+    sizes = ["data.train=700", "data.validation=40", "data.test=40", "device=cuda", "train.epochs=6", "method=fgr"]
     config = load_config("demo", sizes)
     prepared = set_up(config, load_dataset(config), Waits())
     history = fit(prepared.state, prepared.task).history

@@ -175,8 +175,14 @@ def test_can_be_traced() -> None:
 
 def test_constants_stay_on_the_device() -> None:
     device = torch.device("cpu")
-    assert filtering._kept_dct_matrix(device) is filtering._kept_dct_matrix(device)
-    assert filtering._constant((1.0, 2.0), device) is filtering._constant((1.0, 2.0), device)
+    for make, *arguments in [
+        (filtering._constant, (1.0, 2.0)),
+        (filtering._all_tables,),
+        (filtering._dct_matrix,),
+        (filtering._in_turn, (1.0, 2.0), 3),
+        (filtering._triangle, 4),
+    ]:
+        assert make(*arguments, device) is make(*arguments, device)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, SupportsIndex
@@ -189,40 +190,48 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
     return torch.full((len(images),), float(ratio), dtype=torch.float64, device=images.device)
 
 
+def _kept(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keep constants on their device, where each copy would wait for what it has to do; traced code makes its own."""
+    cached = cache(make)
+    return lambda *arguments: (make if torch.compiler.is_compiling() else cached)(*arguments)
+
+
+@_kept
+def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)
+
+
 def quantisation_tables(quality: Int[Tensor, " batch"]) -> Float[Tensor, "batch 3 64"]:
-    """Scale the standard tables to a quality by the IJG rule, in integers; rows Y, Cb, Cr."""
-    standard = _constant((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), quality.device).flatten(1)
+    """Look up the tables of qualities 1..100; rows Y, Cb, Cr."""
+    return _all_tables(quality.device)[quality - 1]
+
+
+@_kept
+def _all_tables(device: torch.device) -> Float[Tensor, "100 3 64"]:
+    """Scale the standard tables to every quality by the IJG rule, in integers."""
+    standard = torch.tensor((_LUMINANCE, _CHROMINANCE, _CHROMINANCE), device=device).flatten(1)
+    quality = torch.arange(1, 101, device=device)
     scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
     return ((standard * scale[:, None, None] + 50) // 100).clamp(1, 255).float()
-
-
-def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
-    """Return numbers on a device. A copy to it waits for what it has to do, so that one is kept."""
-    return (torch.tensor if torch.compiler.is_compiling() else _kept)(values, device=device)
-
-
-_kept = cache(torch.tensor)
 
 
 def quantise(
     levels: Float[Tensor, "batch channels blocks 64"], tables: Float[Tensor, "batch channels 64"]
 ) -> Float[Tensor, "batch channels blocks 64"]:
     """Round the DCT coefficients of every block to multiples of the table; 8-bit levels around 0 in and out."""
-    dct = (_dct_matrix if torch.compiler.is_compiling() else _kept_dct_matrix)(levels.device)
+    dct = _dct_matrix(levels.device)
     step = tables[:, :, None]
     coefficients = (levels @ dct.T).div_(step).round_().mul_(step)
     return (coefficients @ dct).round_().clamp_(-128, 127)
 
 
+@_kept
 def _dct_matrix(device: torch.device) -> Float[Tensor, "64 64"]:
     """Build the orthonormal 2-D DCT-II of a flattened 8×8 block as one matrix."""
     k = torch.arange(BLOCK, dtype=torch.float64)
     one = torch.cos((2 * k + 1) * k[:, None] * math.pi / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     one[0] = math.sqrt(1 / BLOCK)
     return torch.kron(one, one).float().to(device)
-
-
-_kept_dct_matrix = cache(_dct_matrix)
 
 
 def rgb_to_levels(rgb: Float[Tensor, "batch 3 *pixels"]) -> Float[Tensor, "batch 3 *pixels"]:
@@ -275,15 +284,24 @@ def _with_halved_chroma(
     """Quantise the luma at full and the chroma at half resolution, with libjpeg's arithmetic."""
     height, width = images.shape[2:]
     levels = rgb_to_levels(_pad(images.float()))
-    luma = _quantise_plane(levels[:, :1], tables[:, :1])
-    chroma = _quantise_plane(_halve(levels[:, 1:]), tables[:, 1:])
+    planes = (levels[:, :1], _halve(levels[:, 1:]))
+    luma, chroma = _quantise_planes(planes, tables.split([1, 2], dim=1))
     chroma = chroma[..., : -(-height // 2), : -(-width // 2)]
     return levels_to_rgb(torch.cat([luma[..., :height, :width], _double(chroma)[..., :height, :width]], dim=1))
 
 
-def _quantise_plane(levels: Tensor, tables: Tensor) -> Tensor:
-    blocks = quantise(to_blocks(levels.to(torch.int8)).float(), tables).to(torch.int8)
-    return from_blocks(blocks, *levels.shape[2:]).float()
+def _quantise_planes(planes: Sequence[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
+    """Quantise planes of several sizes, all their blocks at once, each with the table of its channel."""
+    blocks = [to_blocks(one.to(torch.int8)) for one in planes]
+    counts = [one.shape[1] * one.shape[2] for one in blocks]
+    own = torch.cat([t[:, :, None].expand_as(b).flatten(1, 2) for t, b in zip(tables, blocks, strict=True)], dim=1)
+    levels = torch.cat([one.flatten(1, 2) for one in blocks], dim=1).float()
+    quantised = quantise(levels[:, :, None], own).to(torch.int8)
+    parts = quantised.split(counts, dim=1)
+    return [
+        from_blocks(part.reshape(b.shape), *p.shape[2:]).float()
+        for part, b, p in zip(parts, blocks, planes, strict=True)
+    ]
 
 
 def _pad(planes: Tensor) -> Tensor:
@@ -294,23 +312,26 @@ def _pad(planes: Tensor) -> Tensor:
 
 def _halve(levels: Tensor) -> Tensor:
     """Average 2×2 levels, rounded with a bias of 1/4 and 2/4 in turn along a row, as libjpeg does."""
-    n, c, height, width = levels.shape
-    total = levels.view(n, c, height // 2, 2, width // 2, 2).sum((3, 5))
-    bias = 1 + torch.arange(width // 2, device=levels.device) % 2
-    return ((total + bias) / 4).floor()
+    halves = torch.nn.functional.avg_pool2d(levels, 2)
+    return (halves + _in_turn((0.25, 0.5), halves.shape[3], levels.device)).floor()
+
+
+@_kept
+def _in_turn(values: tuple[float, ...], length: int, device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device).repeat(-(-length // len(values)))[:length]
 
 
 def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
-    tall = _interleave(levels, dim=2)
-    wide = _interleave(tall, dim=3)
-    bias = _constant((8.0, 7.0), levels.device).repeat(levels.shape[3])
-    return ((wide + bias) / 16).floor()
+    down, across = (_triangle(size, levels.device) for size in levels.shape[2:])
+    doubled = down @ levels @ across.T  # small integers, exact also in TF32
+    return (doubled + _in_turn((0.5, 7 / 16), doubled.shape[3], levels.device)).floor()
 
 
-def _interleave(levels: Tensor, dim: int) -> Tensor:
-    size = levels.shape[dim]
-    position = torch.arange(size, device=levels.device)
-    before = levels.index_select(dim, (position - 1).clamp(min=0))
-    after = levels.index_select(dim, (position + 1).clamp(max=size - 1))
-    return torch.stack([3 * levels + before, 3 * levels + after], dim=dim + 1).flatten(dim, dim + 1)
+@_kept
+def _triangle(size: int, device: torch.device) -> Float[Tensor, "twice size"]:
+    """Build the triangle filter that doubles `size` values, as a matrix; the ends are repeated."""
+    places = torch.arange(size, device=device)
+    near = torch.eye(size, device=device)
+    before, after = near[(places - 1).clamp(min=0)], near[(places + 1).clamp(max=size - 1)]
+    return torch.stack([3 * near + before, 3 * near + after], dim=1).flatten(0, 1) / 4

@@ -49,14 +49,22 @@ class Preprocessing:
 
         FGR's released code filters images so.
         """
-        mean, std = (_as_row(values, 1, images.device)[:, None, None] for values in (self.mean, self.std))
-        values = (images.float() / 255 - mean) / std
-        return ((values * std + mean).clamp(0, 1) * 255).to(torch.uint8)
+        levels, channel = _truncated_levels(self.mean, self.std, images.device)
+        return levels[images.long() + channel]
 
 
 def _resized(images: Tensor, size: int) -> Float[Tensor, "n 3 size size"]:
     """Resize images to a square, as Pillow's bilinear resampling would but for rounding to grey levels."""
     return functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
+
+
+@cache
+def _truncated_levels(mean: Channels, std: Channels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return what each level of each channel becomes, one channel after the other, and where each begins."""
+    centre, spread = (torch.tensor(values, device=device)[:, None] for values in (mean, std))
+    values = (torch.arange(256, device=device) / 255 - centre) / spread
+    levels = ((values * spread + centre).clamp(0, 1) * 255).to(torch.uint8)
+    return levels.flatten(), 256 * torch.arange(3, device=device)[:, None, None]
 
 
 @cache
