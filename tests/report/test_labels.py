@@ -54,6 +54,31 @@ def test_only_keys_that_tell_more_are_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("method", "unused", "own"),
+    [
+        ("ce", ["gamma__dfl", "filter__ratio", "constraint__weight", "perturb__severity", "finetune__views"], None),
+        ("dfl", ["gamma__fgr", "gamma__perturbed", "filter__ratio"], "gamma__dfl"),
+        ("fgr", ["gamma__perturbed", "perturb__severity", "finetune__views"], "constraint__weight"),
+        ("filter-only", ["constraint__weight"], "filter__ratio"),
+        ("dfl+views", ["filter__ratio", "gamma__fgr"], "gamma__perturbed"),
+    ],
+)
+def test_what_a_method_does_not_use_tells_nothing(method: str, unused: list[str], own: str | None) -> None:
+    for key in unused:
+        runs = [run(method, **{key: 1}), run(method, 1, **{key: 2})]
+        assert names(*runs) == [method] * 2, key
+        check_comparable(runs)
+        alike = names(run(method, **{key: 1}), run(method, **{key: 2}))
+        assert alike == [f"{method}, {key.replace('__', '.')} {value}" for value in (1, 2)], "told apart all the same"
+        other = [run(method, finetuned_from="runs/a", **{key: k}) for k in (1, 2)]
+        assert len(set(names(*other))) == 2, "a tuned classifier may depend on it"
+    if own is not None:
+        assert len(set(names(run(method, **{own: 1}), run(method, 1, **{own: 2})))) == 2
+        with pytest.raises(ValueError, match=own.replace("__", ".")):
+            check_comparable([run(method, **{own: 1}), run(method, 1, **{own: 2})])
+
+
 @pytest.mark.parametrize("key", ["data__holdout", "engine__compile", "evaluation__also", "evaluation__every"])
 def test_what_a_mean_may_be_over_tells_nothing(key: str) -> None:
     assert names(run("fgr", **{key: "a"}), run("fgr", 1, **{key: "b"})) == ["fgr", "fgr"]

@@ -41,19 +41,20 @@ def labelled(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the records with a `method` for each setting: "fgr", or "fgr, filter.ratio 0.03" where runs of it differ.
 
     Only keys that vary within a method are named, as few as tell its runs apart; data set, network and recipe come
-    first, by their value alone. Seeds, domains held out and the keys in FREE tell nothing. Labelling labelled records
-    again changes nothing.
+    first, by their value alone. Seeds, domains held out, the keys in FREE and keys that the method does not use tell
+    nothing. Labelling labelled records again changes nothing.
     """
-    configs = [_texts(record) for record in records]
-    of_method: dict[str, list[dict[str, str]]] = {}
-    for record, config in zip(records, configs, strict=True):
-        of_method.setdefault(record.method, []).append(config)
-    keys = {method: _telling(own) for method, own in of_method.items()}
-    found = []
-    for record, config in zip(records, configs, strict=True):
-        label = ", ".join([record.method, *_words(config, keys[record.method])])
-        found.append(record if label == record.method else record.model_copy(update={"method": label}))
-    return found
+    places: dict[str, list[int]] = {}
+    for place, record in enumerate(records):
+        places.setdefault(record.method, []).append(place)
+    labels = [record.method for record in records]
+    for method, own in places.items():
+        configs = _telling_texts([records[place] for place in own])
+        keys = _telling(configs)
+        for place, config in zip(own, configs, strict=True):
+            labels[place] = ", ".join([method, *_words(config, keys)])
+    pairs = zip(records, labels, strict=True)
+    return [one if label == one.method else one.model_copy(update={"method": label}) for one, label in pairs]
 
 
 def base_of(label: str) -> str:
@@ -117,11 +118,27 @@ def holdout_of(record: RunRecord) -> str | None:
 
 
 def config_of(record: RunRecord) -> dict[str, Any]:
-    """Return the configuration with what the method's row decides where it does not: the kept weights, clipping."""
-    train, row = record.config.get("train"), METHODS.get(base_of(record.method))
+    """Return the configuration as far as the method uses it.
+
+    What its row decides where the configuration does not is filled in: the kept weights, clipping.
+    """
+    config, row = _with_kept(record), METHODS.get(base_of(record.method))
+    if row is None:
+        return config
+    if config["train"].get("clip_norm") is None:
+        config["train"]["clip_norm"] = row.clip_norm
+    if config.get("finetuned_from") is not None:
+        return config
+    cells = {"filter": row.low_pass, "constraint": row.constraint, "perturb": row.perturb, "finetune": None}
+    used = {name: section for name, section in config.items() if cells.get(name, "used") is not None}
+    if isinstance(gammas := config.get("gamma"), dict):
+        used["gamma"] = {key: value for key, value in gammas.items() if key in (row.loss.gamma, "runner_up")}
+    return used
+
+
+def _with_kept(record: RunRecord) -> dict[str, Any]:
+    train = record.config.get("train")
     own = dict(train) if isinstance(train, dict) else {}
-    if row is not None and own.get("clip_norm") is None:
-        own["clip_norm"] = row.clip_norm
     return record.config | {"train": own | {"keep": record.weights.kept}}
 
 
@@ -156,14 +173,23 @@ def _held_out(records: list[RunRecord]) -> dict[str, str]:
     return {"held out": ", ".join(names)} if names else {}
 
 
-def _texts(record: RunRecord) -> dict[str, str]:
+def _telling_texts(records: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """Lay out what a method uses; all there is where runs would be alike, as in a sweep of what it does not use."""
+    used = [_texts(record, config_of(record)) for record in records]
+    runs = zip(records, used, strict=True)
+    if len({(record.seed, holdout_of(record), *sorted(texts.items())) for record, texts in runs}) == len(records):
+        return used
+    return [_texts(record, _with_kept(record)) for record in records]
+
+
+def _texts(record: RunRecord, config: Mapping[str, Any]) -> dict[str, str]:
     """Lay a config out flat, as text; what is not set or empty is left out, as if the key were not there."""
-    found = flat({"recipe": record.recipe, **config_of(record)})
+    found = flat({"recipe": record.recipe, **config})
     return {key: _text(value) for key, value in found.items() if value not in (None, [], ()) and key not in _MEANT}
 
 
 def _setting_texts(record: RunRecord) -> dict[str, str]:
-    texts = _texts(record)
+    texts = _texts(record, config_of(record))
     return {key: text for key, text in texts.items() if key.startswith(("data.", "evaluation.")) or key == _SHORT[1]}
 
 
