@@ -69,6 +69,19 @@ def test_the_price_in_clean_accuracy() -> None:
     assert numbers[1].note == "ce: 20.00 ± 0.00 %"
 
 
+def test_a_network_that_has_learned_little_is_not_counted() -> None:
+    records = [record("ce", s, 0.2 + s / 100, clean=metrics(0.02, 0.8)) for s in (0, 1, 2)]
+    records += [record("dfl", s, 0.15 + s / 100, clean=metrics(0.03, 0.4)) for s in (0, 1, 2)]
+    records += [record("fgr", s, 0.01, clean=metrics(0.01, 0.39)) for s in (0, 1, 2)]
+    found = comparison_of(records)
+    shifted, clean, _, last = found.sentences()
+    assert shifted.startswith("Under shift, dfl has the lowest calibration error: ECE 16.00 ± 1.00 %")
+    assert clean.startswith("In distribution, ce has the lowest calibration error: ECE 2.00 ± 0.00 %")
+    assert last.startswith("Not counted: fgr, which is right 39.0 ± 0.0 % of the time.")
+    assert [number.title for number in found.numbers()] == ["ECE clean, dfl", "ECE under shift, dfl"]
+    assert not any("Not counted" in one for one in comparison_of(records[:6]).sentences()), "half as often is enough"
+
+
 def test_a_run_by_itself() -> None:
     found = comparison_of([record("ce", 0, 0.2)]).sentences()
     assert found == [

@@ -33,11 +33,11 @@ class Comparison:
         """Say which method has the lowest calibration error, under shift and clean, and whether that is shown."""
         if len(self.rows) == 1:
             return [_alone(self.rows[0], part) for part in self.parts]
-        return [self._lowest(part) for part in reversed(self.parts)] + self._price()
+        return [self._lowest(part) for part in reversed(self.parts)] + self._price() + self._not_counted()
 
     def numbers(self) -> list[Number]:
         """Return the two numbers that matter: the ECE clean and under shift of the best method under shift."""
-        best = ranked(self.rows, self.parts[-1])[0]
+        best = self._ranked(self.parts[-1])[0]
         base = next((row for row in self.rows if row.method == self.baseline and row is not best), None)
         return [
             Number(
@@ -48,8 +48,26 @@ class Comparison:
             for part in self.parts
         ]
 
+    def _ranked(self, part: str) -> list[Row]:
+        """Order the methods that have learned something by their mean ECE, the lowest first."""
+        rows = [row for row in self.rows if self._has_learned(row)]
+        return sorted(rows, key=lambda row: statistics.fmean(row.cells[part, "ece"]))
+
+    def _has_learned(self, row: Row) -> bool:
+        """Tell whether a method is right at least half as often as the best: it is easy to be honest about nothing."""
+        accuracies = {one.method: statistics.fmean(one.cells[self.parts[0], "accuracy"]) for one in self.rows}
+        return accuracies[row.method] >= max(accuracies.values()) / 2
+
+    def _not_counted(self) -> list[str]:
+        return [
+            f"Not counted: {row.method}, which is right {row.text(self.parts[0], _ACCURACY)} % of the time. "
+            "A network that has learned little is calibrated easily."
+            for row in self.rows
+            if not self._has_learned(row)
+        ]
+
     def _lowest(self, part: str) -> str:
-        first, *others = ranked(self.rows, part)
+        first, *others = self._ranked(part)
         start = f"{where(part)}, {first.method} has the lowest calibration error: {_error(first, part)}"
         if not others:
             return f"{start}."
@@ -68,7 +86,7 @@ class Comparison:
     def _price(self) -> list[str]:
         """Say what the best under shift costs in clean accuracy, against the baseline."""
         base = next((row for row in self.rows if row.method == self.baseline), None)
-        best = ranked(self.rows, self.parts[-1])[0]
+        best = self._ranked(self.parts[-1])[0]
         if len(self.parts) < 2 or base is None or best is base:
             return []
         found = difference_of(best, base, self.parts[0], "accuracy")
@@ -105,8 +123,3 @@ def _alone(row: Row, part: str) -> str:
 
 def _error(row: Row, part: str) -> str:
     return f"ECE {row.text(part, _ECE)} %"
-
-
-def ranked(rows: Sequence[Row], part: str) -> list[Row]:
-    """Order rows by their mean ECE, the lowest first."""
-    return sorted(rows, key=lambda row: statistics.fmean(row.cells[part, "ece"]))
