@@ -189,4 +189,24 @@ def find(name: str) -> Method:
     return METHODS[name] if name in METHODS else ADDED.find(name)
 
 
+def uses(row: Method, key: str) -> bool:
+    """Tell whether training by a row depends on a key of the configuration; where the row does not tell, it does.
+
+    Example:
+        >>> uses(METHODS["dfl"], "gamma.dfl"), uses(METHODS["dfl"], "filter.ratio")
+        (True, False)
+    """
+    section, _, name = key.partition(".")
+    if section == "filter":
+        filters = {"qualities": "dct", "radii": "fft"}
+        return row.low_pass is not None and filters.get(name, row.low_pass.filter) == row.low_pass.filter
+    if section == "gamma":
+        return row.loss.name == "dual_focal" if name == "runner_up" else row.loss.gamma == name
+    if section == "constraint":
+        return row.constraint is not None and (name != "weight" or row.constraint.rule == "sum")
+    if key == "train.start":
+        return row.low_pass is not None or row.constraint is not None
+    return row.perturb is not None if section == "perturb" else section != "finetune"
+
+
 ADDED = Registry("method", "shiftcal.methods", lambda: METHODS, "row, a shiftcal.methods.Method", Method)

@@ -57,9 +57,11 @@ def test_only_keys_that_tell_more_are_named() -> None:
 @pytest.mark.parametrize(
     ("method", "unused", "own"),
     [
-        ("ce", ["gamma__dfl", "filter__ratio", "constraint__weight", "perturb__severity", "finetune__views"], None),
+        ("ce", ["gamma__dfl", "gamma__runner_up", "filter__ratio", "constraint__weight", "perturb__severity"], None),
+        ("ce", ["finetune__views", "train__start"], None),
         ("dfl", ["gamma__fgr", "gamma__perturbed", "filter__ratio"], "gamma__dfl"),
-        ("fgr", ["gamma__perturbed", "perturb__severity", "finetune__views"], "constraint__weight"),
+        ("fgr", ["gamma__perturbed", "perturb__severity", "constraint__weight", "filter__radii"], "train__start"),
+        ("weighted-sum", ["finetune__views"], "constraint__weight"),
         ("filter-only", ["constraint__weight"], "filter__ratio"),
         ("dfl+views", ["filter__ratio", "gamma__fgr"], "gamma__perturbed"),
     ],
@@ -71,12 +73,24 @@ def test_what_a_method_does_not_use_tells_nothing(method: str, unused: list[str]
         check_comparable(runs)
         alike = names(run(method, **{key: 1}), run(method, **{key: 2}))
         assert alike == [f"{method}, {key.replace('__', '.')} {value}" for value in (1, 2)], "told apart all the same"
-        other = [run(method, finetuned_from="runs/a", **{key: k}) for k in (1, 2)]
+        other = [run(f"{method}-finetuned", k, **{key: k}) for k in (1, 2)]
         assert len(set(names(*other))) == 2, "a tuned classifier may depend on it"
     if own is not None:
         assert len(set(names(run(method, **{own: 1}), run(method, 1, **{own: 2})))) == 2
         with pytest.raises(ValueError, match=own.replace("__", ".")):
             check_comparable([run(method, **{own: 1}), run(method, 1, **{own: 2})])
+
+
+def test_strengths_of_the_filter_that_is_used_tell() -> None:
+    spectral = {"filter__filter": "fft"}
+    assert len(set(names(*[run("fgr", k, filter__radii=[k], **spectral) for k in (0, 1)]))) == 2
+    assert names(*[run("fgr", k, filter__qualities=[k], **spectral) for k in (0, 1)]) == ["fgr"] * 2
+
+
+def test_runs_that_are_alike_but_for_what_is_not_used_keep_the_rows_clipping() -> None:
+    released = [run("fgr-released", 0, train__clip_norm=2.0, gamma__dfl=1), run("fgr-released", 1, gamma__dfl=1)]
+    released.append(run("fgr-released", 0, train__clip_norm=2.0, gamma__dfl=2))
+    assert names(*released) == [f"fgr-released, gamma.dfl {k}" for k in (1, 1, 2)]
 
 
 @pytest.mark.parametrize("key", ["data__holdout", "engine__compile", "evaluation__also", "evaluation__every"])

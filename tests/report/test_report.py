@@ -128,8 +128,10 @@ def test_runs_are_averaged_over_seeds_alone(records: list[RunRecord]) -> None:
         ValueError, match=r"`records` should be of one run per method and seed. .*two of ce with seed 1"
     ):
         markdown([*records, records[2]])
-    records[2] = with_config(records[2], gamma={"dfl": 3.0})
-    with pytest.raises(ValueError, match=r"`records` should be of runs that differ in method and seed alone. .*gamma"):
+    records[2] = with_config(records[2], train={"weight_decay": 0.1})
+    with pytest.raises(
+        ValueError, match=r"`records` should be of runs that differ in method and seed alone. .*train.weight_decay"
+    ):
         rows_of(records)
 
 

@@ -17,7 +17,7 @@ from shiftcal.records.gallery import GALLERY, Sample, galleries_of, key_of, read
 from shiftcal.report.audit import page_of as audit_page
 from shiftcal.report.cost import rows_of as cost_rows
 from shiftcal.report.page import write_report
-from shiftcal.report.table import difference_of
+from shiftcal.report.table import difference_of, markdown
 from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
@@ -78,6 +78,11 @@ def test_a_network_that_has_learned_little_is_not_counted() -> None:
     assert shifted.startswith("Under shift, dfl has the lowest calibration error: ECE 16.00 ± 1.00 %")
     assert clean.startswith("In distribution, ce has the lowest calibration error: ECE 2.00 ± 0.00 %")
     assert last.startswith("Not counted: fgr, which is right 39.0 ± 0.0 % of the time.")
+    written = markdown(records)
+    assert "| dfl | 40.0 ± 0.0 | 3.00 ± 0.00 |" in written
+    assert "| dfl | 90.0 ± 0.0 | **16.00 ± 1.00** |" in written, "bold without the one that is not counted"
+    assert "fgr not counted: right less than half as often as the best." in written
+    assert "not counted" not in markdown(records[:6])
     assert [number.title for number in found.numbers()] == ["ECE clean, dfl", "ECE under shift, dfl"]
     assert not any("Not counted" in one for one in comparison_of(records[:6]).sentences()), "half as often is enough"
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from shiftcal import methods
 from shiftcal._errors import ParameterError, did_you_mean, wrong
 from shiftcal.experiments.config import Config, all_keys
 from shiftcal.records import SPEED_KEYS
@@ -105,18 +106,8 @@ def combinations(swept: Mapping[str, list[str]]) -> Iterator[dict[str, str]]:
 
 
 def uses(config: Config, key: str) -> bool:
-    """Tell whether a run depends on a key; where its method's row does not tell, it does."""
-    row, (section, _, name) = config.row, key.partition(".")
-    if config.finetuned_from:
-        return True
-    if section == "filter":
-        filters = {"qualities": "dct", "radii": "fft"}
-        return row.low_pass is not None and filters.get(name, row.low_pass.filter) == row.low_pass.filter
-    if section == "gamma":
-        return row.loss.name == "dual_focal" if name == "runner_up" else row.loss.gamma == name
-    if section == "constraint":
-        return row.constraint is not None and (name != "weight" or row.constraint.rule == "sum")
-    return row.perturb is not None if section == "perturb" else section != "finetune"
+    """Tell whether a run depends on a key: fine-tuning on any, training as its method's row says."""
+    return bool(config.finetuned_from) or methods.uses(config.row, key)
 
 
 def run_name(config: Mapping[str, Any], keys: Collection[str] = ()) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shiftcal._io import flat
-from shiftcal.methods import METHODS
+from shiftcal.methods import METHODS, Method, uses
 from shiftcal.records import SPEED_KEYS, Evaluation, RunRecord
 from shiftcal.report.text import plain
 
@@ -41,8 +41,8 @@ def labelled(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the records with a `method` for each setting: "fgr", or "fgr, filter.ratio 0.03" where runs of it differ.
 
     Only keys that vary within a method are named, as few as tell its runs apart; data set, network and recipe come
-    first, by their value alone. Seeds, domains held out, the keys in FREE and keys that the method does not use tell
-    nothing. Labelling labelled records again changes nothing.
+    first, by their value alone. Seeds, domains held out, the keys in FREE and those that the method does not use tell
+    nothing; the latter do where two runs would be alike otherwise. Labelling labelled records again changes nothing.
     """
     places: dict[str, list[int]] = {}
     for place, record in enumerate(records):
@@ -122,24 +122,34 @@ def config_of(record: RunRecord) -> dict[str, Any]:
 
     What its row decides where the configuration does not is filled in: the kept weights, clipping.
     """
-    config, row = _with_kept(record), METHODS.get(base_of(record.method))
+    config, row = _filled(record), _row_of(record)
     if row is None:
         return config
-    if config["train"].get("clip_norm") is None:
-        config["train"]["clip_norm"] = row.clip_norm
-    if config.get("finetuned_from") is not None:
-        return config
-    cells = {"filter": row.low_pass, "constraint": row.constraint, "perturb": row.perturb, "finetune": None}
-    used = {name: section for name, section in config.items() if cells.get(name, "used") is not None}
-    if isinstance(gammas := config.get("gamma"), dict):
-        used["gamma"] = {key: value for key, value in gammas.items() if key in (row.loss.gamma, "runner_up")}
-    return used
+    found = {}
+    for name, section in config.items():
+        used = section
+        if isinstance(section, Mapping):
+            used = {key: value for key, value in section.items() if uses(row, f"{name}.{key}")}
+        if used or not section:
+            found[name] = used
+    return found
 
 
-def _with_kept(record: RunRecord) -> dict[str, Any]:
-    train = record.config.get("train")
-    own = dict(train) if isinstance(train, dict) else {}
+def _filled(record: RunRecord) -> dict[str, Any]:
+    train, row = record.config.get("train"), _row_of(record)
+    own = dict(train) if isinstance(train, Mapping) else {}
+    if row is not None and own.get("clip_norm") is None:
+        own["clip_norm"] = row.clip_norm
     return record.config | {"train": own | {"keep": record.weights.kept}}
+
+
+def _row_of(record: RunRecord) -> Method | None:
+    """Return the method's row with the filter of the configuration, on which it depends which strengths count."""
+    row, settings = METHODS.get(base_of(record.method)), record.config.get("filter")
+    chosen = settings.get("filter") if isinstance(settings, Mapping) else None
+    if row is None or row.low_pass is None or chosen not in ("dct", "fft"):
+        return row
+    return replace(row, low_pass=replace(row.low_pass, filter=chosen))
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
@@ -179,7 +189,7 @@ def _telling_texts(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     runs = zip(records, used, strict=True)
     if len({(record.seed, holdout_of(record), *sorted(texts.items())) for record, texts in runs}) == len(records):
         return used
-    return [_texts(record, _with_kept(record)) for record in records]
+    return [_texts(record, _filled(record)) for record in records]
 
 
 def _texts(record: RunRecord, config: Mapping[str, Any]) -> dict[str, str]:

@@ -39,6 +39,7 @@ _CAPTION = (
     "Lower is better but for Acc."
 )
 CLEAN, SHIFTED = "In distribution", "Mean over shifts"
+_LITTLE = "not counted: right less than half as often as the best."
 _BOLD = " In bold: better than every other row, where the 95 % interval of each paired difference leaves out 0."
 _AUGMENTED = "; w/ TS aug.: fitted on clean and augmented validation images"
 
@@ -207,7 +208,9 @@ def caption_of(rows: list[Row]) -> str:
     """Explain the columns."""
     augmented = any(column[1].startswith("shift_aware") for column in columns_of(rows))
     compared = len(rows) > 1 and any(len(row.seeds) > 1 for row in rows)
-    return _CAPTION.format(augmented=_AUGMENTED if augmented else "") + (_BOLD if compared else "")
+    left_out = [row.method for row in rows if row not in learned(rows)]
+    bold = _BOLD + (f" {', '.join(left_out)} {_LITTLE}" if left_out else "")
+    return _CAPTION.format(augmented=_AUGMENTED if augmented else "") + (bold if compared else "")
 
 
 def caption_in(tables: list[Table]) -> str:
@@ -224,15 +227,22 @@ def parts_of(rows: list[Row]) -> list[str]:
 def best(rows: list[Row], part: str, column: Column) -> Row | None:
     """Find the row that is better than each other one in a column: the interval of every paired difference says so.
 
-    Seeds that two rows share are paired; with one seed, or with one row, there is none.
+    Seeds that two rows share are paired; with one seed, or with one row, there is none. Rows count that `learned`.
     """
     key = column[1]
-    measured = [row for row in rows if row.cells.get((part, key))]
+    measured = [row for row in learned(rows) if row.cells.get((part, key))]
     if len(measured) < 2:
         return None
     choose = max if key == "accuracy" else min
     first = choose(measured, key=lambda row: statistics.mean(row.cells[part, key]))
     return first if all(_is_better(first, row, part, key) for row in measured if row is not first) else None
+
+
+def learned(rows: Sequence[Row]) -> list[Row]:
+    """Leave out methods that are right less than half as often as the best: confident of nothing, they err little."""
+    part = parts_of(list(rows))[0]
+    accuracies = [statistics.fmean(row.cells[part, "accuracy"]) for row in rows]
+    return [row for row, own in zip(rows, accuracies, strict=True) if own >= max(accuracies) / 2]
 
 
 def best_of(table: Table, column: Column) -> Row | None:

@@ -32,7 +32,7 @@ def check_only(records: Sequence[RunRecord], keys: set[str]) -> None:
 
 def differing_keys(records: Sequence[RunRecord]) -> set[str]:
     """List the numeric keys in which configs differ."""
-    trees = [flat(record.config) for record in records]
+    trees = [flat(config_of(record)) for record in records]
     keys = set().union(*trees) - {"seed"} - FREE
     changing = {key for key in keys if len({repr(tree.get(key)) for tree in trees}) > 1}
     return {key for key in changing if all(is_number(tree.get(key)) for tree in trees)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shiftcal.records import RunRecord
-from shiftcal.report.table import CLEAN, COLUMNS, SHIFTED, Row, difference_of, parts_of, rows_of
+from shiftcal.report.table import CLEAN, COLUMNS, SHIFTED, Row, difference_of, learned, parts_of, rows_of
 
 _ACCURACY, _ECE = COLUMNS[:2]
 
@@ -50,20 +50,15 @@ class Comparison:
 
     def _ranked(self, part: str) -> list[Row]:
         """Order the methods that have learned something by their mean ECE, the lowest first."""
-        rows = [row for row in self.rows if self._has_learned(row)]
-        return sorted(rows, key=lambda row: statistics.fmean(row.cells[part, "ece"]))
-
-    def _has_learned(self, row: Row) -> bool:
-        """Tell whether a method is right at least half as often as the best: it is easy to be honest about nothing."""
-        accuracies = {one.method: statistics.fmean(one.cells[self.parts[0], "accuracy"]) for one in self.rows}
-        return accuracies[row.method] >= max(accuracies.values()) / 2
+        return sorted(learned(self.rows), key=lambda row: statistics.fmean(row.cells[part, "ece"]))
 
     def _not_counted(self) -> list[str]:
+        counted = learned(self.rows)
         return [
             f"Not counted: {row.method}, which is right {row.text(self.parts[0], _ACCURACY)} % of the time. "
-            "A network that has learned little is calibrated easily."
+            "Where accuracy and confidence are both small, their difference cannot be large."
             for row in self.rows
-            if not self._has_learned(row)
+            if row not in counted
         ]
 
     def _lowest(self, part: str) -> str:
