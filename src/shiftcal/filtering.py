@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal, SupportsIndex
+from functools import lru_cache, wraps
+from typing import Literal, ParamSpec, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -44,6 +44,7 @@ _YCBCR_TO_RGB = ((1.0, 0.0, 1.402), (1.0, -0.344136286, -0.714136286), (1.0, 1.7
 
 
 Subsampling = Literal["4:4:4", "4:2:0"]
+P = ParamSpec("P")
 
 
 def dct_low_pass(
@@ -190,10 +191,15 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
     return torch.full((len(images),), float(ratio), dtype=torch.float64, device=images.device)
 
 
-def _kept(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _kept(make: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """Keep constants on their device, where each copy would wait for what it has to do; traced code makes its own."""
-    cached = cache(make)
-    return lambda *arguments: (make if torch.compiler.is_compiling() else cached)(*arguments)
+    cached: Callable[..., Tensor] = lru_cache(maxsize=16)(make)  # some depend on the size of images
+
+    @wraps(make)
+    def get(*arguments: P.args, **options: P.kwargs) -> Tensor:
+        return make(*arguments, **options) if torch.compiler.is_compiling() else cached(*arguments, **options)
+
+    return get
 
 
 @_kept
@@ -324,7 +330,7 @@ def _in_turn(values: tuple[float, ...], length: int, device: torch.device) -> Te
 def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
     down, across = (_triangle(size, levels.device) for size in levels.shape[2:])
-    doubled = down @ levels @ across.T  # small integers, exact also in TF32
+    doubled = down @ levels @ across.T  # quarters of bytes and sixteenths: exact, also in TF32
     return (doubled + _in_turn((0.5, 7 / 16), doubled.shape[3], levels.device)).floor()
 
 
