@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -281,9 +282,13 @@ def test_calls_behind_come_in_order_and_raise() -> None:
             calls.call(fail, 1)
             calls.call(made.append, 99)
 
+    def slow() -> None:
+        time.sleep(0.2)
+        made.append(50)
+
     def fail_between() -> None:
         with Behind() as calls:
-            calls.call(fail, 2)
+            calls.call(slow)
             raise KeyError
 
     with pytest.raises(ValueError, match="1"):
@@ -291,6 +296,7 @@ def test_calls_behind_come_in_order_and_raise() -> None:
     assert 99 not in made
     with pytest.raises(KeyError):
         fail_between()
+    assert made[-1] == 50, "a call that has begun is waited for"
     with pytest.raises(ValueError, match="3"), Behind() as calls:
         calls.call(fail, 3)
     with Behind(enabled=False) as calls:

@@ -159,6 +159,12 @@ def test_the_heading_counts_each_set_once(tmp_path: Path) -> None:
     write_report(tmp_path, records, "runs")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "over 2 seeds · shapes (test 2,000) · 4 shifted test sets of 2 kinds" in text, "one said no counts"
+    other = DataSeen(name="signs", classes=("a", "b"), counts={"test": 10})
+    config = records[0].config | {"data": {"name": "signs"}}
+    records.append(record("ce", 0, 0.2, config=config).model_copy(update={"data": other}))
+    write_report(tmp_path, records, "runs")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "shapes (test 2,000) · signs (test 10) · 8 shifted test sets of 4 kinds" in text, "fog of each is its own"
 
 
 def test_columns_of_words_are_told_from_numbers() -> None:
