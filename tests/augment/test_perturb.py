@@ -137,6 +137,20 @@ def test_rows_take_the_recipes_strengths(dataset: data.Dataset) -> None:
     assert config.row.weights == "average"
 
 
+def test_the_last_epochs_may_be_without_views(dataset: data.Dataset) -> None:
+    def perturbed(*words: str) -> list[bool]:
+        task = set_up(load_config("demo", ["method=dfl+views", "train.epochs=10", *words]), dataset).task
+        found = [task.epoch(number).perturbation for number in range(11)]  # one more for the statistics of batch-norm
+        assert all(one in (None, task.perturbation) for one in found)
+        return [one is not None for one in found]
+
+    assert perturbed() == perturbed("perturb.until=1.0") == [True] * 11
+    assert perturbed("perturb.until=0.8") == [True] * 8 + [False] * 3
+    assert perturbed("perturb.until=0.01") == [True] + [False] * 10
+    with pytest.raises(ValueError, match=r"perturb.until"):
+        load_config("demo", ["perturb.until=0.0"])
+
+
 def test_it_is_not_for_kept_features() -> None:
     with pytest.raises(ValueError, match="one without perturbed views, where the classifier alone is trained"):
         stage_of(load_config("demo", ["method=fgr+view"]))

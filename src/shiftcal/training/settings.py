@@ -141,6 +141,8 @@ class PerturbSettings(Section):
     """The severity of AugMix."""
     qualities: Qualities = tuple(range(5, 30))
     """What the quality λ of another image's high band is drawn from."""
+    until: Annotated[float, should("in (0, 1]", lambda v: 0 < v <= 1)] | None = None
+    """Share of the run after which images are left as they are; by default all of it has views."""
 
     @model_validator(mode="before")
     @classmethod

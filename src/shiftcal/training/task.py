@@ -31,6 +31,7 @@ class Task:
         settings: Length, batch size and schedule.
         policy: The low-pass filter after the warm-up.
         perturbation: What replaces a share of the images, from the first epoch on.
+        perturbed_until: Share of the run after which images are left as they are.
         seed: Where all randomness comes from.
         train: The training samples, on the device of the model.
         prepare: What makes a batch of them a step's inputs.
@@ -49,6 +50,7 @@ class Task:
     train: Split
     prepare: Prepare
     perturbation: Perturbation | None = None
+    perturbed_until: float = 1.0
     validate: Callable[[nn.Module], dict[str, float]] | None = None
     test: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
     test_every: int = 1
@@ -64,11 +66,17 @@ class Task:
         """Tell whether the warm-up is over: filter and constraint are on."""
         return epoch >= self.settings.start_epoch
 
+    def is_perturbed(self, epoch: int) -> bool:
+        """Tell whether images are perturbed; epochs after the run, which are measured, are like its last one."""
+        first_without = max(round(self.perturbed_until * self.settings.epochs), 1)
+        return min(epoch, self.settings.epochs - 1) < first_without
+
     def epoch(self, number: int) -> MixedEpoch:
         """Draw what an epoch trains on."""
         filtered = self.method.low_pass is not None and self.is_active(number)
         policy = self.policy if filtered else replace(self.policy, ratio=0.0, after_augment=False)
-        return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number, perturbation=self.perturbation)
+        perturbation = self.perturbation if self.is_perturbed(number) else None
+        return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number, perturbation=perturbation)
 
     def unseen_images(self, device: torch.device) -> Iterator[Tensor]:
         """Yield images as a step takes them, of an epoch that no step saw: for the statistics of batch-norm."""
