@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from shiftcal import dct_low_pass, fft_low_pass, filtering
-from shiftcal.filtering import LowPassPolicy, from_blocks, quantisation_tables, to_blocks
+from shiftcal import _jpeg, dct_low_pass, fft_low_pass
+from shiftcal._jpeg import from_blocks, quantisation_tables, to_blocks
+from shiftcal.filtering import LowPassPolicy
 
 
 def through_pillow(images: torch.Tensor, quality: int, subsampling: int = 0) -> torch.Tensor:
@@ -176,11 +177,11 @@ def test_can_be_traced() -> None:
 def test_constants_stay_on_the_device() -> None:
     device = torch.device("cpu")
     for make, *arguments in [
-        (filtering._constant, (1.0, 2.0)),
-        (filtering._all_tables,),
-        (filtering._dct_matrix,),
-        (filtering._in_turn, (1.0, 2.0), 3),
-        (filtering._triangle, 4),
+        (_jpeg._constant, (1.0, 2.0)),
+        (_jpeg._all_tables,),
+        (_jpeg._dct_matrix,),
+        (_jpeg._in_turn, (1.0, 2.0), 3),
+        (_jpeg._triangle, 4),
     ]:
         assert make(*arguments, device) is make(*arguments, device)
 
