@@ -1,5 +1,6 @@
 """The attack repeated: commands that are killed at random, and a disk that is full. Nothing is lost."""
 
+import contextlib
 import hashlib
 import os
 import random
@@ -67,6 +68,17 @@ def checkpoints(out: Path) -> list[str]:
     return sorted(path.name for path in out.rglob("epoch-*") if not path.name.endswith(".tmp"))[-1:]
 
 
+@pytest.fixture
+def no_orphans(tmp_path: Path) -> Iterator[None]:
+    """Kill what is left of commands in the end: ranks whose torchrun was killed first wait half an hour for it."""
+    yield
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(tmp_path) in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("no_orphans")
 @pytest.mark.parametrize("kind", ["train", "bench", "finetune", "corrupt", "ranks"])
 def test_random_kills(kind: str, place: Path, tmp_path: Path) -> None:
     rng = random.Random(kind)
