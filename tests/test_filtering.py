@@ -213,3 +213,9 @@ def test_constants_stay_on_the_device() -> None:
 def test_bad_input(images: torch.Tensor, quality: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dct_low_pass(images, quality)
+
+
+def test_the_chroma_is_doubled_with_its_ends_repeated() -> None:
+    found = 4 * _jpeg._triangle(3, torch.device("cpu"))
+    assert found.tolist() == [[4, 0, 0], [3, 1, 0], [1, 3, 0], [0, 3, 1], [0, 1, 3], [0, 0, 4]]
+    assert _jpeg._double(torch.tensor([[[[0.0, 2.0]]]]))[0, 0, 0].tolist() == [0, 0, 2, 2]

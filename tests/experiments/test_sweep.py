@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiftcal.experiments.config import load_config
+from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.study import Study
 from shiftcal.experiments.sweep import keys_in, run_name, seeds_of, swept_keys, uses, values_of
 
@@ -73,8 +73,12 @@ def test_names_hold_the_values_safely() -> None:
 def used(method: str, *words: str) -> set[str]:
     keys = ("filter.ratio", "filter.radii", "filter.qualities", "gamma.fgr", "gamma.dfl", "constraint.weight")
     keys += ("constraint.scope", "perturb.severity", "finetune.epochs", "train.epochs", "gamma.runner_up")
-    config = load_config("demo", [f"method={method}", *words])
+    config = of(method, *words)
     return {key for key in keys if uses(config, key)}
+
+
+def of(method: str, *words: str) -> Config:
+    return load_config("demo", [f"method={method}", *words])
 
 
 def test_a_row_says_which_keys_it_uses() -> None:
@@ -86,6 +90,11 @@ def test_a_row_says_which_keys_it_uses() -> None:
     assert "constraint.weight" in used("weighted-sum")
     assert {"filter.radii"} == used("fgr", "filter.filter=fft") - used("fgr")
     assert "perturb.severity" in used("dfl+views")
+    assert "gamma.runner_up" not in used("bsce-gra")
+    started = {name for name in ("ce", "dfl+views", "filter-only", "rect-only") if uses(of(name), "train.start")}
+    assert started == {"filter-only", "rect-only"}
+    tuned = of("ce").model_copy(update={"finetuned_from": "runs/ce"})
+    assert uses(tuned, "filter.ratio"), "fine-tuning may depend on any key"
 
 
 def test_a_key_that_a_method_does_not_use_makes_no_further_run() -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from shiftcal.cli import app
 from shiftcal.records import Kept, RunRecord
+from shiftcal.report.figures.compared import differing_keys
 from shiftcal.report.formats import by_shift, by_shift_latex, latex, values
 from shiftcal.report.labels import base_of, labelled, methods_of, order_of, settings_of
 from shiftcal.report.paired import differences
@@ -85,6 +86,22 @@ def test_strengths_of_the_filter_that_is_used_tell() -> None:
     spectral = {"filter__filter": "fft"}
     assert len(set(names(*[run("fgr", k, filter__radii=[k], **spectral) for k in (0, 1)]))) == 2
     assert names(*[run("fgr", k, filter__qualities=[k], **spectral) for k in (0, 1)]) == ["fgr"] * 2
+
+
+def test_domains_held_out_in_turn_are_not_alike() -> None:
+    assert names(*[run("ce", data__holdout=d, gamma__dfl=v) for d, v in (("a", 1), ("b", 2))]) == ["ce", "ce"]
+
+
+@pytest.mark.parametrize("chosen", ["median", ["fft"], 3])
+def test_a_filter_that_does_not_exist_leaves_the_rows(chosen: Any) -> None:
+    found = names(*[run("fgr", k, filter__filter=chosen, filter__qualities=[k]) for k in (0, 1)])
+    assert found == ["fgr, filter.qualities [0]", "fgr, filter.qualities [1]"]
+
+
+def test_keys_that_a_method_does_not_use_are_no_sweep() -> None:
+    assert differing_keys([run("ce", gamma__dfl=k, train__weight_decay=k / 10) for k in (1, 2)]) == {
+        "train.weight_decay"
+    }
 
 
 def test_runs_that_are_alike_but_for_what_is_not_used_keep_the_rows_clipping() -> None:

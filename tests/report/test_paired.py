@@ -126,3 +126,10 @@ def test_a_seed_of_one_method_alone_takes_no_column_away() -> None:
     expected = differences(records, "ce")
     assert "Mean over shifts: difference to ce" in expected
     assert differences([*records, lacking.model_copy(update={"evaluation": evaluation})], "ce") == expected
+
+
+def test_a_third_method_takes_no_part_away() -> None:
+    records = [record(m, s, e) for m, e in (("ce", 0.2), ("fgr", 0.1)) for s in (0, 1)]
+    records += [record("dfl", s, 0.15, shifts=[], shifted=None) for s in (0, 1)]
+    found = differences(records, "ce")
+    assert [row[0] for row in found["Mean over shifts: difference to ce"]] == ["fgr (2 seeds)"]

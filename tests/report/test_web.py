@@ -17,7 +17,7 @@ from shiftcal.records.gallery import GALLERY, Sample, galleries_of, key_of, read
 from shiftcal.report.audit import page_of as audit_page
 from shiftcal.report.cost import rows_of as cost_rows
 from shiftcal.report.page import write_report
-from shiftcal.report.table import difference_of, markdown
+from shiftcal.report.table import difference_of, learned, markdown, rows_of
 from shiftcal.report.web import data as data_module
 from shiftcal.report.web.data import CLASSES, as_json, packed, page_data
 from shiftcal.report.web.entries import of_audit, of_run
@@ -83,6 +83,8 @@ def test_a_network_that_has_learned_little_is_not_counted() -> None:
     assert "| dfl | 90.0 ± 0.0 | **16.00 ± 1.00** |" in written, "bold without the one that is not counted"
     assert "fgr not counted: right less than half as often as the best." in written
     assert "not counted" not in markdown(records[:6])
+    rows = rows_of([record(m, 0, 0.1, clean=metrics(0.1, a)) for m, a in (("ce", 0.3), ("fgr", 0.8))])
+    assert [row.method for row in learned(rows)] == ["fgr"], "the best need not come first"
     assert [number.title for number in found.numbers()] == ["ECE clean, dfl", "ECE under shift, dfl"]
     assert not any("Not counted" in one for one in comparison_of(records[:6]).sentences()), "half as often is enough"
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from shiftcal import data, dct_low_pass, losses, rectified_backward
 from shiftcal.data.epoch import MixedEpoch
+from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.setup import load_dataset, set_up
 from shiftcal.filtering import LowPassPolicy
@@ -205,3 +206,11 @@ def test_released_rows_differ_from_the_papers_in_what_they_say() -> None:
 def test_bins_are_for_soft_ece_alone(dataset: data.Dataset) -> None:
     with pytest.raises(ValueError, match=r"`constraint.centres` should be left out for mmce, which has no bins"):
         set_up(config("method=fgr-mmce", "constraint.centres=ends"), dataset)
+
+
+def test_levels_are_truncated_by_their_own_channel() -> None:
+    own = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    levels = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(1, 3, 16, 16)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
+    values = (levels.float() / 255 - mean) / std
+    assert torch.equal(own.truncated(levels), ((values * std + mean).clamp(0, 1) * 255).to(torch.uint8))
