@@ -181,7 +181,6 @@ def test_constants_stay_on_the_device() -> None:
         (_jpeg._all_tables,),
         (_jpeg._dct_matrix,),
         (_jpeg._in_turn, (1.0, 2.0), 3),
-        (_jpeg._triangle, 4),
     ]:
         assert make(*arguments, device) is make(*arguments, device)
 
@@ -216,6 +215,11 @@ def test_bad_input(images: torch.Tensor, quality: object, message: str) -> None:
 
 
 def test_the_chroma_is_doubled_with_its_ends_repeated() -> None:
-    found = 4 * _jpeg._triangle(3, torch.device("cpu"))
-    assert found.tolist() == [[4, 0, 0], [3, 1, 0], [1, 3, 0], [0, 3, 1], [0, 1, 3], [0, 0, 4]]
+    units = 16 * torch.eye(3)
+    across, down = (
+        _jpeg._double(units.view(3, 1, 1, 3))[:, 0, 0],
+        _jpeg._double(units.view(3, 1, 3, 1))[..., 0].squeeze(1),
+    )
+    for found in (across, down):
+        assert (found.T / 4).tolist() == [[4, 0, 0], [3, 1, 0], [1, 3, 0], [0, 3, 1], [0, 1, 3], [0, 0, 4]]
     assert _jpeg._double(torch.tensor([[[[0.0, 2.0]]]]))[0, 0, 0].tolist() == [0, 0, 2, 2]

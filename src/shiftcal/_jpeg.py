@@ -10,6 +10,7 @@ from typing import ParamSpec
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate, pad
 
 P = ParamSpec("P")
 BLOCK = 8
@@ -163,12 +164,12 @@ def _quantise_planes(planes: Sequence[Tensor], tables: Sequence[Tensor]) -> list
 def _pad(planes: Tensor) -> Tensor:
     """Complete blocks to the right, but below only a pair of rows: libjpeg completes those after halving the chroma."""
     below, right = -planes.shape[2] % 2, -planes.shape[3] % (2 * BLOCK)
-    return torch.nn.functional.pad(planes, (0, right, 0, below), mode="replicate")
+    return pad(planes, (0, right, 0, below), mode="replicate")
 
 
 def _halve(levels: Tensor) -> Tensor:
     """Average 2×2 levels, rounded with a bias of 1/4 and 2/4 in turn along a row, as libjpeg does."""
-    halves = torch.nn.functional.avg_pool2d(levels, 2)
+    halves = avg_pool2d(levels, 2)
     return (halves + _in_turn((0.25, 0.5), halves.shape[3], levels.device)).floor()
 
 
@@ -179,15 +180,5 @@ def _in_turn(values: tuple[float, ...], length: int, device: torch.device) -> Te
 
 def _double(levels: Tensor) -> Tensor:
     """Upsample by the triangle filter (3/4 near, 1/4 far) in both directions, as libjpeg's "fancy" upsampling does."""
-    down, across = (_triangle(size, levels.device) for size in levels.shape[2:])
-    doubled = down @ levels @ across.T  # quarters of bytes and sixteenths: exact, also in TF32
+    doubled = interpolate(levels, scale_factor=2, mode="bilinear")  # sixteenths of a byte's range: exact
     return (doubled + _in_turn((0.5, 7 / 16), doubled.shape[3], levels.device)).floor()
-
-
-@_kept
-def _triangle(size: int, device: torch.device) -> Float[Tensor, "twice size"]:
-    """Build the triangle filter that doubles `size` values, as a matrix; the ends are repeated."""
-    places = torch.arange(size, device=device)
-    near = torch.eye(size, device=device)
-    before, after = near[(places - 1).clamp(min=0)], near[(places + 1).clamp(max=size - 1)]
-    return torch.stack([3 * near + before, 3 * near + after], dim=1).flatten(0, 1) / 4

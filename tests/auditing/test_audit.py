@@ -2,6 +2,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -286,16 +287,18 @@ def test_calls_behind_come_in_order_and_raise() -> None:
         time.sleep(0.2)
         made.append(50)
 
-    def fail_between() -> None:
+    def fail_between(*call: Any) -> None:
         with Behind() as calls:
-            calls.call(slow)
+            calls.call(*call)
             raise KeyError
 
     with pytest.raises(ValueError, match="1"):
         fail_then_go_on()
     assert 99 not in made
     with pytest.raises(KeyError):
-        fail_between()
+        fail_between(fail, 2)
+    with pytest.raises(KeyError):
+        fail_between(slow)
     assert made[-1] == 50, "a call that has begun is waited for"
     with pytest.raises(ValueError, match="3"), Behind() as calls:
         calls.call(fail, 3)

@@ -208,7 +208,8 @@ def caption_of(rows: list[Row]) -> str:
     """Explain the columns."""
     augmented = any(column[1].startswith("shift_aware") for column in columns_of(rows))
     compared = len(rows) > 1 and any(len(row.seeds) > 1 for row in rows)
-    left_out = [row.method for row in rows if row not in learned(rows)]
+    counted = learned(rows)
+    left_out = [row.method for row in rows if row not in counted]
     bold = _BOLD + (f" {', '.join(left_out)} {_LITTLE}" if left_out else "")
     return _CAPTION.format(augmented=_AUGMENTED if augmented else "") + (bold if compared else "")
 
