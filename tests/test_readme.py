@@ -92,8 +92,8 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
     for name, records in (
         ("results/cifar10", "runs"),
         ("results/cifar10/before", "runs"),
-        ("results/cifar10/seeds", "records.jsonl.xz"),
-        ("results/cifar100/seeds", "records.jsonl.xz"),
+        ("results/cifar10/seeds", "."),
+        ("results/cifar100/seeds", "."),
     ):
         quick = markdown(load_records(ROOT / name / records))
         assert (ROOT / name / "table.md").read_text(encoding="utf-8") == quick

@@ -64,7 +64,7 @@ def test_a_record_of_the_first_schema_keeps_its_numbers() -> None:
 
 def test_a_grid_in_one_file_is_rounded_and_read_as_directories_are(tmp_path: Path) -> None:
     made = [record("ce", 0, 1 / 30), record("fgr", 0, 0.05)]
-    for name in records.GRID:
+    for name in ("records.jsonl", "records.jsonl.xz"):
         write_grid(tmp_path / name, made)
         found = read_grid(tmp_path / name)
         assert found[1] == made[1]
@@ -78,6 +78,25 @@ def test_a_grid_in_one_file_is_rounded_and_read_as_directories_are(tmp_path: Pat
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="which has none"):
         read_grid(tmp_path / "empty.jsonl")
+
+
+def test_a_grid_in_several_files(tmp_path: Path) -> None:
+    def methods() -> list[str]:
+        return [one.method for one in load_records(tmp_path)]
+
+    write_grid(tmp_path / "records-later.jsonl", [record("ce", 0, 0.1), record("fgr", 0, 0.1)])
+    assert records.grids_in(tmp_path) == [], "they add to one that is there"
+    write_grid(tmp_path / "records.jsonl.xz", [record("dfl", 0, 0.1)])
+    assert methods() == ["dfl", "ce", "fgr"]
+    write_grid(tmp_path / "records.jsonl", [record("dfl", 0, 0.1)])
+    assert methods() == ["dfl", "ce", "fgr"], "plain and compressed are one"
+    for name in ("notes-records.jsonl", "records.old.jsonl", "records-later.jsonl.bak"):
+        (tmp_path / name).write_text("no file of records")
+    assert methods() == ["dfl", "ce", "fgr"]
+    (tmp_path / "records-0.jsonl.xz").write_bytes(b"damaged")
+    (tmp_path / "records-later.jsonl").write_text("{\n")
+    with pytest.warns(UserWarning, match=r"Left out, 2 of 3 runs: records-0.*; records-later\.jsonl, line 1: damaged"):
+        assert methods() == ["dfl"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
@@ -108,7 +109,8 @@ class LowPassPolicy:
         filter: "dct": `dct_low_pass`; "fft": `fft_low_pass`.
         subsampling: The chroma of `dct_low_pass`.
         redraw: Whether the share is drawn anew each epoch, or once for all.
-        after_augment: Whether images are filtered after crop and flip, or as they are stored.
+        before: What is done to images before, such as crop and flip, which draw from a generator; without it they are
+            filtered as they are stored.
     """
 
     ratio: float = 0.05
@@ -116,7 +118,7 @@ class LowPassPolicy:
     filter: Literal["dct", "fft"] = "dct"
     subsampling: Subsampling = "4:4:4"
     redraw: bool = True
-    after_augment: bool = False
+    before: Callable[[Tensor, torch.Generator], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio < 1:
@@ -131,6 +133,10 @@ class LowPassPolicy:
         if self.filter == "fft":
             return fft_low_pass(images, strength)
         return dct_low_pass(images, strength.long(), subsampling=self.subsampling)
+
+    def prepared(self, images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        """Do what comes before the filter, if anything does, and filter."""
+        return self(images if self.before is None else self.before(images, generator), strength)
 
 
 def check_images(images: Tensor) -> None:

@@ -20,12 +20,14 @@ class Loss:
         gamma: Which of the recipe's focusing parameters it takes, if it takes one.
         runner_up: The reading of the dual focal loss's runner-up, see `losses.dual_focal`.
         prior: Whether it takes the shares of the classes among the training images, `class_prior`.
+        smoothed: Whether it takes the recipe's label smoothing α, `train.smoothing`.
     """
 
     name: str
     gamma: Literal["dfl", "fgr", "bsce_gra", "released", "perturbed"] | None = None
     runner_up: Literal["below", "incorrect"] | None = None
     prior: bool = False
+    smoothed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Method:
             raise wrong("constraint.batch", "'independent' with mixup, whose images have two classes", "'shared'")
 
 
+_SMOOTHED = Loss("label_smoothing", smoothed=True)
 _FGR = Loss("dual_focal", gamma="fgr")
 _VIEWED = Loss("dual_focal", gamma="perturbed")
 _OF_CLASSIFIER = Constraint(batch="shared", scope="classifier")
@@ -126,7 +129,7 @@ _AS_RELEASED: dict[str, Any] = {"weights": "best_ece", "clip_norm": 2.0}  # with
 # fmt: off
 METHODS: dict[str, Method] = {
     "ce":           Method(Loss("cross_entropy")),
-    "ls":           Method(Loss("label_smoothing")),
+    "ls":           Method(_SMOOTHED),
     "mixup":        Method(Loss("cross_entropy"), augment="mixup"),
     "augmix":       Method(Loss("cross_entropy"), augment="augmix"),
     "flsd53":       Method(Loss("flsd53")),
@@ -161,9 +164,11 @@ METHODS: dict[str, Method] = {
     "ce+view":            Method(Loss("cross_entropy"), perturb=Perturb(augmix=1.0), weights="average"),
     "dfl+view":           Method(_VIEWED, perturb=Perturb(augmix=0.7), weights="average"),
     "fgr+view":           Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=Perturb(augmix=0.7), weights="average"),
-    # The recommended one: views of three kinds, and an average of the weights; then FGR on top of it.
+    # The recommended one: views of three kinds, and an average of the weights; then FGR on top of it, and other losses.
     "dfl+views":          Method(_VIEWED, perturb=_VIEWS, weights="average"),
     "fgr+views":          Method(_VIEWED, LowPass(), _OF_CLASSIFIER, perturb=_VIEWS, weights="average"),
+    "ce+views":           Method(Loss("cross_entropy"), perturb=_VIEWS, weights="average"),
+    "ls+views":           Method(_SMOOTHED, perturb=_VIEWS, weights="average"),
 }
 # fmt: on
 
@@ -206,6 +211,8 @@ def uses(row: Method, key: str) -> bool:
         return row.constraint is not None and (name != "weight" or row.constraint.rule == "sum")
     if key == "train.start":
         return row.low_pass is not None or row.constraint is not None
+    if key == "train.smoothing":
+        return row.loss.smoothed
     return row.perturb is not None if section == "perturb" else section != "finetune"
 
 

@@ -11,14 +11,15 @@ from stand_ins import write_class_folders
 
 from shiftcal import data
 from shiftcal.auditing.grid import evaluate
-from shiftcal.data.epoch import MixedEpoch
+from shiftcal.augment import crop_flip
+from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.files import read
 from shiftcal.data.files.read import read_split
 from shiftcal.data.split import FileSplit, MemorySplit, join
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.run import train
 from shiftcal.experiments.setup import load_dataset
-from shiftcal.filtering import LowPassPolicy
+from shiftcal.filtering import LowPassPolicy, dct_low_pass
 from shiftcal.models import build
 
 
@@ -55,6 +56,18 @@ def test_batches_are_those_of_memory(root: Path, workers: int) -> None:
             assert torch.equal(one.targets, other.targets)
             assert torch.equal(one.filtered, other.filtered)
     assert a.filtered.sum() == 18
+
+
+def test_files_that_are_filtered_after_crop_and_flip(root: Path) -> None:
+    memory, stream = both(root)
+    policy = LowPassPolicy(0.25, (15,), before=crop_flip)
+    epoch = MixedEpoch(stream.train, policy=policy, seed=3, epoch=1)
+    for index, batch in zip(epoch.indices(20), epoch.batches(20), strict=True):
+        stored, chosen = memory.train.images[index], batch.filtered
+        assert torch.equal(batch.augmented, chosen)
+        generator = seeded(3, 1, f"augment before filter {int(index[0])}", torch.device("cpu"))
+        assert torch.equal(batch.images[chosen], dct_low_pass(crop_flip(stored[chosen], generator), 15))
+        assert torch.equal(batch.images[~chosen], stored[~chosen])
 
 
 def test_parts_are_those_of_memory_and_name_their_indices(root: Path) -> None:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from shiftcal.experiments.config import Config, all_keys, config_of_run, from_dict, load_config
 from shiftcal.experiments.recipes import recipe_names
+from shiftcal.experiments.setup import stage_of
 from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import objectives
 
@@ -182,3 +183,17 @@ def test_a_row_and_a_loss_of_a_users_package(tmp_path: Path, monkeypatch: pytest
     for name in ("rows_for_test:doubled", "rows_for_test:none", "nowhere:row"):
         with pytest.raises(ValueError, match=r"`method` should be package.module:row"):
             load_config("demo", [f"method={name}"])
+
+
+def test_the_smoothing_of_labels_is_the_recipes() -> None:
+    logits, targets = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])
+    inputs = Inputs(torch.zeros(1, 3), targets, torch.zeros(1, dtype=torch.bool))
+    for method in ("ls", "ls+views"):
+        for words, smoothing in (([], 0.05), (["train.smoothing=0.2"], 0.2)):
+            config = load_config("demo", [f"method={method}", *words])
+            plain, _ = objectives(config.row, torch.nn.Linear(2, 2), config.train, config.gamma, config.constraint)
+            log_p = logits.log_softmax(-1)
+            expected = -(1 - smoothing) * log_p[0, 1] - smoothing * log_p.mean()
+            torch.testing.assert_close(plain.main(logits, inputs), expected)
+            tuned = stage_of(config.model_copy(update={"method": "ls"})).train
+            assert tuned.smoothing == (smoothing if words else None), "fine-tuning too"

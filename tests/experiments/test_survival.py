@@ -167,6 +167,33 @@ def test_a_run_resumed_after_an_epoch_ends_with_the_same_weights(
     assert same_weights(whole.model, finish(resumed, config()).state.model)
 
 
+def test_fewer_checkpoints_are_those_asked_for_the_last_and_where_it_stops(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, bool]] = []
+    save = checkpoint.Saver.save
+
+    def watched(self: checkpoint.Saver, name: str, *rest: Any, best: bool = False, **more: Any) -> None:
+        written.append((name, best))
+        save(self, name, *rest, best=best, **more)
+
+    monkeypatch.setattr(checkpoint.Saver, "save", watched)
+    words = ("train.epochs=8", "engine.checkpoint_every=3", "train.start=0.25")
+    run = train(config(*words), dataset, checkpoints=tmp_path / "whole", progress=False)
+    nll = {entry["epoch"]: entry["validation"]["nll"] for entry in run.history}
+    saved = [3, 6, 8]
+    best = [nll[epoch] == min(nll[one] for one in saved if one <= epoch) for epoch in saved]
+    assert written == [(f"epoch-{epoch:04d}", one) for epoch, one in zip(saved, best, strict=True)]
+    written.clear()
+    stop_at(28, signal.SIGINT)  # the last step of epoch 4
+    with pytest.raises(KeyboardInterrupt):
+        train(config(*words), dataset, checkpoints=tmp_path / "stopped", progress=False)
+    assert [name for name, _ in written] == ["epoch-0003", "epoch-0004"]
+    assert written[-1][1] == (nll[4] == min(nll[one] for one in (3, 4))), "an epoch that was not asked for may be best"
+    resumed = train(config(*words[:1]), dataset, checkpoints=tmp_path / "stopped", resume=True, progress=False)
+    assert same(run, resumed), "how often is no matter of the result, and may change"
+
+
 def test_the_best_is_kept_beside_the_last_two(dataset: data.Dataset, tmp_path: Path) -> None:
     run = train(config("train.epochs=6"), dataset, checkpoints=tmp_path, progress=False)
     nll = [entry["validation"]["nll"] for entry in run.history]
@@ -500,10 +527,40 @@ def test_the_best_epoch_is_better_than_all_before(monkeypatch: pytest.MonkeyPatc
     hooks = _SavingHooks(load_config("demo"), None, Interrupt(enabled=False))
     saved: list[bool] = []
     monkeypatch.setattr(hooks, "_save", lambda *_, best: saved.append(best))
-    history = [{"validation": {"nll": nll}} for nll in (3.0, 1.0, 2.0, 0.5)]
+    history = [{"epoch": epoch, "validation": {"nll": nll}} for epoch, nll in enumerate((3.0, 1.0, 2.0, 0.5), start=1)]
     for count in range(1, 5):
-        hooks.after_epoch(SimpleNamespace(history=history[:count]), None)  # type: ignore[arg-type]
+        hooks.after_epoch(SimpleNamespace(history=history[:count], epochs_done=count), None)  # type: ignore[arg-type]
     assert saved == [True, True, False, True]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_best_epoch_that_a_signal_saved_stays_the_best_after_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = (5.0, 4.0, 3.0, 1.0, 2.0, 1.5, 0.5, 3.0, 0.7)
+    history = [{"epoch": epoch, "validation": {"nll": nll}} for epoch, nll in enumerate(values, start=1)]
+    for name in ("epoch-0003", "epoch-0004", "best-epoch-0004", "epoch-0004-step-0000002", "notes"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    hooks = _SavingHooks(
+        load_config("demo", ["engine.checkpoint_every=3"]), tmp_path / "checkpoints", Interrupt(enabled=False)
+    )
+    saved: list[tuple[int, bool]] = []
+    monkeypatch.setattr(hooks, "_save", lambda state, *_, best: saved.append((state.epochs_done, best)))
+    monkeypatch.setattr(hooks, "_tracking", None)
+    for count in range(5, 10):
+        hooks.after_epoch(SimpleNamespace(history=history[:count], epochs_done=count), None)  # type: ignore[arg-type]
+    assert saved == [(6, False), (9, True)], "epoch 7 was never saved"
+
+
+def test_a_run_may_stop_early_and_leaves_a_checkpoint_there(dataset: data.Dataset, tmp_path: Path) -> None:
+    words = ("engine.checkpoint_every=10", "train.epochs=3")
+    first = train(config(*words), dataset, checkpoints=tmp_path, until=2, progress=False)
+    assert len(first.history) == 2
+    assert "epoch-0002" in names(tmp_path)
+    whole = train(config(*words), dataset, checkpoints=tmp_path, resume=True, progress=False)
+    assert same(whole, train(config(*words), dataset, progress=False)), "the learning rate is that of the whole run"
+    with pytest.raises(ValueError, match="`until` should be an integer of at least 1"):
+        train(config(), dataset, until=0)
 
 
 def test_dropout_continues_where_an_epoch_was_stopped(

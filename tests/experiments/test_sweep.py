@@ -93,6 +93,9 @@ def test_a_row_says_which_keys_it_uses() -> None:
     assert "gamma.runner_up" not in used("bsce-gra")
     started = {name for name in ("ce", "dfl+views", "filter-only", "rect-only") if uses(of(name), "train.start")}
     assert started == {"filter-only", "rect-only"}
+    assert {name for name in ("ce", "ls", "ls+views", "dfl+views") if uses(of(name), "train.smoothing")} == {
+        *("ls", "ls+views")
+    }
     tuned = of("ce").model_copy(update={"finetuned_from": "runs/ce"})
     assert uses(tuned, "filter.ratio"), "fine-tuning may depend on any key"
 

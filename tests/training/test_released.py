@@ -1,14 +1,13 @@
 """FGR as its authors released it: each difference from the paper's, against formulas in float64 NumPy."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from shiftcal import data, dct_low_pass, losses, rectified_backward
-from shiftcal.data.epoch import MixedEpoch
+from shiftcal.augment import crop_flip
+from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.setup import load_dataset, set_up
@@ -148,19 +147,34 @@ def test_the_share_may_be_drawn_once_with_new_strengths(dataset: data.Dataset) -
 
 
 def test_the_filter_comes_after_crop_and_flip(dataset: data.Dataset) -> None:
-    words = ["method=filter-only", "filter.qualities=[15]", "filter.after_augment=true"]
-    task = set_up(config(*words, "filter.ratio=0.25"), dataset).task
-    batch = next(task.epoch(3).batches(32))
-    chosen = batch.filtered
+    words = ["method=filter-only", "filter.qualities=[15]", "filter.after_augment=true", "filter.ratio=0.25"]
+    task = set_up(config(*words), dataset).task
+    epoch = task.epoch(3)
+    index, batch = epoch.indices(32)[0], next(epoch.batches(32))
+    chosen, stored = batch.filtered, dataset.train.images
     assert 0 < chosen.sum() < 32
-    later, cropped = (
-        task.prepare(b, torch.Generator().manual_seed(0), None) for b in (batch, replace(batch, strength=None))
-    )
-    own = dataset.preprocess
-    mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
-    levels = [((inputs.images * std + mean) * 255).round().to(torch.uint8) for inputs in (later, cropped)]
-    assert torch.equal(levels[0][~chosen], levels[1][~chosen])
-    assert torch.equal(levels[0][chosen], dct_low_pass(levels[1][chosen], 15))
+    cropped = torch.empty_like(stored)
+    cropped[epoch.chosen] = crop_flip(stored[epoch.chosen], seeded(0, 3, "augment before filter", torch.device("cpu")))
+    assert torch.equal(batch.images[chosen], dct_low_pass(cropped[index][chosen], 15))
+    assert torch.equal(batch.images[~chosen], stored[index][~chosen])
+    inputs = task.prepare(batch, torch.Generator().manual_seed(0), None)
+    once = crop_flip(batch.images, torch.Generator().manual_seed(0))
+    once[chosen] = batch.images[chosen]  # not a second time
+    assert torch.equal(inputs.images, dataset.preprocess(once))
+    assert not torch.equal(epoch.chosen.sort()[0], torch.arange(len(epoch.chosen)))
+
+
+def test_levels_are_truncated_between_crop_and_filter(dataset: data.Dataset) -> None:
+    words = ["method=filter-only-released", "filter.qualities=[15]", "filter.ratio=0.25"]
+    images = dataset.train.images[:8]
+    task = set_up(config(*words), dataset).task
+    made = task.policy.prepared(images, torch.full((8,), 15.0), torch.Generator().manual_seed(1))
+    levels = dataset.preprocess.truncated(crop_flip(images, torch.Generator().manual_seed(1)))
+    assert torch.equal(made, dct_low_pass(levels, 15, subsampling="4:2:0"))
+    plain = set_up(config("method=filter-only", "filter.qualities=[15]"), dataset).task
+    assert plain.policy.before is None
+    assert next(plain.epoch(3).batches(32)).augmented is None
+    assert next(task.epoch(0).batches(32)).augmented is None, "nothing is filtered in the warm-up"
 
 
 def test_truncation_is_what_normalising_and_cutting_does(dataset: data.Dataset) -> None:

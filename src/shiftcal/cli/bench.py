@@ -15,6 +15,7 @@ HELP = """Run a grid of methods and seeds by a recipe, and write the table, the 
 Finished runs are kept and interrupted ones are resumed: the same command completes what is missing, and one with other
 methods, seeds or swept values adds them to the table. --sweep runs every value (several multiply); --select runs the
 values with the first seed, takes the one that is best on the validation images, and runs the other seeds with it.
+Methods that do the same until filter and constraint start (fgr and its ablations) share that part: it is trained once.
 
 Example: shiftcal bench quick-cifar10 --methods ce,fgr --seeds 0-2 --sweep filter.ratio=0.03,0.05 --out runs/cifar10"""
 
@@ -37,6 +38,9 @@ def bench(
     workers_per_gpu: Annotated[
         int, typer.Option(help="Runs side by side on this machine's GPU (or CPU), each in a process of its own.")
     ] = 1,
+    share_warmup: Annotated[
+        bool, typer.Option(help="Train once what runs have in common until filter and constraint start.")
+    ] = True,
     set_: Set = [],  # noqa: B006
     plugin: Plugin = [],  # noqa: B006
 ) -> None:
@@ -53,7 +57,7 @@ def bench(
         swept = swept_keys("sweep", sweep, fixed)
         selected = swept_keys("select", select, [*fixed, *swept])
         named = list(dict.fromkeys(words_of(methods)))
-        study = Study(recipe, named, seeds_of(seeds), set_, swept, selected, by, plugin)
+        study = Study(recipe, named, seeds_of(seeds), set_, swept, selected, by, plugin, share_warmup)
         try:
             study.complete(out, engine, workers=workers_per_gpu)
         except UnfinishedError as error:

@@ -30,15 +30,14 @@ class Batch:
         targets: The classes of the whole batch.
         filtered: Which of the whole batch are low-pass filtered.
         local: Whether `images` are this rank's alone.
-        strength: Where the filter is yet to be applied, after crop and flip: the strength for each of `images`, 0 for
-            those that stay as they are.
+        augmented: Which of `images` are cropped and flipped already, since that came before the filter.
     """
 
     images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
     local: bool = False
-    strength: Float[Tensor, " images"] | None = None
+    augmented: Bool[Tensor, " images"] | None = None
 
 
 Fetch = Callable[[Iterable[Tensor]], Iterator[Batch]]
@@ -126,9 +125,9 @@ class MixedEpoch:
             order = original[torch.randperm(len(original), generator=generator, device=self._device)]
             yield from (index for index in order.split(size) if len(index) == size)
 
-    def pending_strength(self, index: Tensor) -> Tensor | None:
-        """Return the strengths with which samples are to be filtered after crop and flip, if they are."""
-        return self.strengths[index] * self.filtered[index] if self.policy.after_augment else None
+    def augmented(self, index: Tensor) -> Tensor | None:
+        """Tell which samples are cropped and flipped already, if some may be."""
+        return None if self.policy.before is None else self.filtered[index]
 
 
 @singledispatch
@@ -143,14 +142,15 @@ def _from_memory(split: MemorySplit, epoch: MixedEpoch, perturbation: Perturbati
     images = split.images
     if perturbation is not None:
         images = perturbation(images, epoch.seeded("perturb"))
-    if len(epoch.chosen) and not epoch.policy.after_augment:
-        filtered = epoch.policy(images[epoch.chosen], epoch.strengths[epoch.chosen])
+    if len(epoch.chosen):
+        generator = epoch.seeded("augment before filter")
+        filtered = epoch.policy.prepared(images[epoch.chosen], epoch.strengths[epoch.chosen], generator)
         images = images.index_copy(0, epoch.chosen, filtered)
 
     def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
         for index in indices:
-            strength = epoch.pending_strength(index)
-            yield Batch(images[index], split.targets[index], epoch.filtered[index], strength=strength)
+            augmented = epoch.augmented(index)
+            yield Batch(images[index], split.targets[index], epoch.filtered[index], augmented=augmented)
 
     return fetch
 
@@ -181,16 +181,17 @@ def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation 
         if perturbation is not None:
             images = perturbation(images, epoch.seeded(f"perturb {int(found[0])}", device))
         chosen = epoch.filtered[found].nonzero().squeeze(1)
-        if len(chosen) and not epoch.policy.after_augment:
+        if len(chosen):
             strengths, place = epoch.strengths[found[chosen]].to(device), chosen.to(device)
-            images = images.index_copy(0, place, epoch.policy(images[place], strengths))
-        strength = epoch.pending_strength(found)
+            generator = epoch.seeded(f"augment before filter {int(found[0])}", device)
+            images = images.index_copy(0, place, epoch.policy.prepared(images[place], strengths, generator))
+        augmented = epoch.augmented(found)
         return Batch(
             images,
             split.targets[index].to(device),
             epoch.filtered[index].to(device),
             local,
-            None if strength is None else strength.to(device),
+            None if augmented is None else augmented.to(device),
         )
 
     return fetch

@@ -60,6 +60,12 @@ def best_checkpoints(directory: Path) -> list[Path]:
     return _by_time(directory.glob(f"{BEST}epoch-*"))
 
 
+def epochs_in(directory: Path) -> set[int]:
+    """List the epochs at whose end there are checkpoints, the best one among them."""
+    found = (_NAME.fullmatch(path.name.removeprefix(BEST)) for path in directory.glob("*epoch-*"))
+    return {int(match["epoch"]) for match in found if match and not match["step"]}
+
+
 def _by_time(paths: Iterable[Path]) -> list[Path]:
     """Sort checkpoints by epoch and step; what has another name is none."""
     named = ((_NAME.fullmatch(path.name.removeprefix(BEST)), path) for path in paths)
@@ -147,7 +153,7 @@ def with_room(
 
 def make_room(directory: Path) -> list[Path]:
     """Remove all checkpoints but the last one that is whole, and return what was removed."""
-    last = next((path for path in reversed(checkpoints(directory)) if _is_whole(path)), None)
+    last = next((path for path in reversed(checkpoints(directory)) if is_whole(path)), None)
     others = [path for path in (*best_checkpoints(directory), *checkpoints(directory)) if path != last]
     if last is None:
         return []
@@ -156,7 +162,8 @@ def make_room(directory: Path) -> list[Path]:
     return others
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Tell whether a checkpoint's files are those that were written."""
     try:
         check(path)
     except CheckpointError:
@@ -234,6 +241,11 @@ def load(path: Path, model: nn.Module) -> tuple[dict[str, Any], list[dict[str, A
     check(path)
     load_weights(path / WEIGHTS, model)
     return load_state(path), read_json(path / _HISTORY)
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
+    """Read a checkpoint that is whole: weights, state and history."""
+    return safetensors.torch.load_file(path / WEIGHTS), load_state(path), read_json(path / _HISTORY)
 
 
 def load_state(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal import _distributed
-from shiftcal._errors import DivergedError, RunDirectoryError, wrong
+from shiftcal._errors import DivergedError, RunDirectoryError, check_count, wrong
 from shiftcal._io import sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
@@ -77,6 +77,7 @@ def train(
     *,
     checkpoints: Path | None = None,
     resume: bool = False,
+    until: int | None = None,
     progress: bool = True,
 ) -> Trained:
     """Train one method and return the trained model, with the history of its epochs.
@@ -86,13 +87,16 @@ def train(
         dataset: What to train on, by default what the config names.
         checkpoints: Directory for a checkpoint after every epoch; None keeps everything in memory.
         resume: Continue from the last checkpoint there is.
+        until: Stop when so many epochs are done; the learning rate stays that of the whole run.
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
+    if until is not None:
+        check_count("until", until)
     dataset = dataset or load_dataset(config)
     check_training_data(config, dataset)
     setup = with_noise(set_up(config, dataset), config, dataset)
-    with saving(setup.state, config, checkpoints, resume=resume, progress=progress) as hooks:
-        fit(setup.state, setup.task, config.engine, hooks=hooks, progress=progress)
+    with saving(setup.state, config, checkpoints, resume=resume, until=until, progress=progress) as hooks:
+        fit(setup.state, setup.task, config.engine, hooks=hooks, until=until, progress=progress)
     model, epoch = setup.state.weights(config.row.weights, setup.task.unseen_images)
     return Trained(model, epoch, setup.preprocess, setup.state, setup.task)
 

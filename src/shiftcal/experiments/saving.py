@@ -27,13 +27,14 @@ def saving(
     checkpoints: Path | None,
     *,
     resume: bool,
+    until: int | None = None,
     progress: bool = True,
     tracking: Tracking | None = None,
 ) -> Iterator[Hooks]:
     """Continue a state from its last checkpoint, if there is one, and save it after every epoch and on a signal.
 
-    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it. With `tracking`, that
-    one is started and told; the caller closes it.
+    Yields the hooks for `fit`, which may be told to stop when `until` epochs are done. After a signal the process ends
+    as the signal would have ended it. With `tracking`, that one is started and told; the caller closes it.
     """
     taken = None
     if checkpoints and checkpoint.checkpoints(checkpoints):
@@ -46,7 +47,7 @@ def saving(
         say(f"{config.method}  resumes from {taken.name}")
     first = checkpoints if checkpoints and _distributed.rank() == 0 else None
     with Interrupt(enabled=checkpoints is not None) as interrupt:
-        hooks = _SavingHooks(config, first, interrupt, tracking)
+        hooks = _SavingHooks(config, first, interrupt, tracking, until)
         try:
             yield hooks
         except DivergedError as error:
@@ -75,9 +76,15 @@ class _SavingHooks(Hooks):
     """Writes checkpoints and logs, and stops on a signal. What cannot be written is told, and training continues."""
 
     def __init__(
-        self, config: Config, checkpoints: Path | None, interrupt: Interrupt, tracking: Tracking | None = None
+        self,
+        config: Config,
+        checkpoints: Path | None,
+        interrupt: Interrupt,
+        tracking: Tracking | None = None,
+        until: int | None = None,
     ) -> None:
-        self._config, self._interrupt = config, interrupt
+        self._config, self._interrupt, self._last = config, interrupt, (until, _epochs(config))
+        self._saved = checkpoint.epochs_in(checkpoints) if checkpoints else set()
         self.after_step = interrupt.after_step  # type: ignore[method-assign]
         self._saver = checkpoint.Saver(checkpoints) if checkpoints else None
         self._closes = tracking is None
@@ -89,14 +96,21 @@ class _SavingHooks(Hooks):
         self._save(state, bar, best=False)
 
     def after_epoch(self, state: TrainState, bar: Progress) -> bool:
-        losses = [entry["validation"]["nll"] for entry in state.history if entry.get("validation")]
-        self._save(state, bar, best=bool(losses) and losses[-1] == min(losses))
+        stop = self._interrupt.now()
+        if stop or self._is_due(state.epochs_done):
+            self._saved.add(state.epochs_done)
+            saved = [entry for entry in state.history if entry["epoch"] in self._saved or self._is_due(entry["epoch"])]
+            losses = [entry["validation"]["nll"] for entry in saved if entry.get("validation")]
+            self._save(state, bar, best=bool(losses) and losses[-1] == min(losses))
         if self._tracking:
             try:
                 self._tracking.log(state.history)
             except OSError as error:
                 bar.line(f"WARNING: the log could not be written, training continues without it: {error}")
-        return self._interrupt.now()
+        return stop
+
+    def _is_due(self, epoch: int) -> bool:
+        return epoch % self._config.engine.checkpoint_every == 0 or epoch in self._last
 
     def close(self) -> None:
         if self._saver:

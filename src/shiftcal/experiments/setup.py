@@ -51,15 +51,15 @@ def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> 
         if device.type != "cuda":
             raise wrong("train.sync_batch_norm", "false for several ranks without GPUs", True)
         model = synchronised(model)
-    policy = low_pass_policy(row, config.filter)
+    prepare = preparation(row, own, preprocess)
     task = Task(
         name=config.method,
         method=row,
         settings=own,
-        policy=policy,
+        policy=low_pass_policy(row, config.filter, prepare),
         seed=config.seed,
         train=dataset.train.to(device),
-        prepare=preparation(row, own, policy, preprocess),
+        prepare=prepare,
         perturbation=perturbation_of(row, config.perturb),
         perturbed_until=config.perturb.until or 1.0,
         validate=validation(config, dataset.validation.to(device), preprocess),
@@ -156,6 +156,7 @@ def stage_of(config: Config) -> Stage:
         constraint=config.constraint,
         engine=config.engine,
         batch_size=config.evaluation.batch_size,
+        smoothing=config.train.smoothing,
     )
 
 

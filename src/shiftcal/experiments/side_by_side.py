@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -14,40 +14,45 @@ from typing import Any
 
 import torch
 
-from shiftcal._errors import UnfinishedError, reason_of
+from shiftcal._errors import reason_of
 from shiftcal._machine import cores
 from shiftcal._progress import Progress, say
+from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.config import Config, from_dict
 from shiftcal.experiments.run import complete
-from shiftcal.records import RECORD, RunRecord, read_record
+from shiftcal.records import RunRecord
 
 _MPS = "nvidia-cuda-mps-control"
 
 
-def complete_side_by_side(
-    configs: dict[str, Config], out: Path, workers: int, *, progress: bool = True
-) -> list[RunRecord]:
-    """Complete every run in its subdirectory of `out`, `workers` at a time, and return the records.
+Work = Callable[..., object]  # of a config and a directory; takes `dataset` and `progress`
 
-    A run that fails stops no other: `UnfinishedError` names those that did when the others have finished. On a GPU the
-    processes share it under NVIDIA's MPS daemon, where that can be started; otherwise they take turns.
+
+def complete_one(config: Config, out: Path, *, dataset: Dataset | None = None, progress: bool = False) -> RunRecord:
+    """Complete one run, or what is missing of it."""
+    return complete(config, out, resume=True, dataset=dataset, progress=progress)
+
+
+def side_by_side(
+    configs: dict[str, Config], out: Path, workers: int, work: Work = complete_one, *, progress: bool = True
+) -> dict[str, str]:
+    """Do the work of each config in its subdirectory of `out`, `workers` at a time; returns why some failed.
+
+    One that fails stops no other. On a GPU the processes share it under NVIDIA's MPS daemon, where that can be started;
+    otherwise they take turns.
     """
     waiting = list(configs.items())
     running: dict[str, _Run] = {}
-    found: dict[str, RunRecord] = {}
     failed: dict[str, str] = {}
     with _shared_gpu(), Progress("runs", len(configs), enabled=progress) as bar:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     name, config = waiting.pop(0)
-                    running[name] = _Run(config, out / name, workers)
+                    running[name] = _Run(work, config, out / name, workers)
                 wait([run.process.sentinel for run in running.values()])
                 for name in [name for name, run in running.items() if not run.process.is_alive()]:
-                    reason = running.pop(name).reason()
-                    if reason is None:
-                        found[name] = read_record(out / name / RECORD)
-                    else:
+                    if (reason := running.pop(name).reason()) is not None:
                         failed[name] = reason
                     bar.advance()
                     bar.line(f"{name} {'finished' if reason is None else 'failed'}, {len(running)} running")
@@ -56,19 +61,17 @@ def complete_side_by_side(
                 run.process.terminate()
             for run in running.values():
                 run.process.join()
-    if failed:
-        raise UnfinishedError(failed, len(configs))
-    return [found[name] for name in configs]
+    return failed
 
 
 class _Run:
     """One run in a process of its own."""
 
-    def __init__(self, config: Config, out: Path, workers: int) -> None:
+    def __init__(self, work: Work, config: Config, out: Path, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._receiver, sender = context.Pipe(duplex=False)
         threads = max(cores() // workers, 1)
-        self.process = context.Process(target=_complete, args=(config.to_dict(), str(out), threads, sender))
+        self.process = context.Process(target=_work, args=(work, config.to_dict(), str(out), threads, sender))
         self.process.start()
         sender.close()
 
@@ -82,11 +85,11 @@ class _Run:
         return f"its process ended with code {self.process.exitcode}"
 
 
-def _complete(config: dict[str, Any], out: str, threads: int, sender: Connection) -> None:
-    """Complete one run; in a process of its own."""
+def _work(work: Work, config: dict[str, Any], out: str, threads: int, sender: Connection) -> None:
+    """Do the work of one config; in a process of its own."""
     torch.set_num_threads(threads)
     try:
-        complete(from_dict(config), Path(out), resume=True, progress=False)
+        work(from_dict(config), Path(out))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:  # told to the others' process, which goes on

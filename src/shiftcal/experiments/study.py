@@ -41,6 +41,7 @@ class Study:
         selected: Values of keys of which the best combination is chosen for each method and setting.
         by: What the best one is best in, on the validation images.
         plugins: Modules that register methods, losses, data sets and models.
+        share_warmup: Whether what runs have in common at first is trained once, see `complete_all`.
     """
 
     recipe: str
@@ -51,6 +52,7 @@ class Study:
     selected: dict[str, list[str]] = field(default_factory=dict)
     by: str = "validation.ece"
     plugins: Sequence[str] = ()
+    share_warmup: bool = True
 
     def __post_init__(self) -> None:
         if self.by not in _BY:
@@ -71,7 +73,7 @@ class Study:
         self._tell_unused()
         if not self.selected:
             _write(out, earlier, earlier.without(wanted))
-            complete_all(wanted, out, engine, workers=workers, swept=self.keys)
+            self._complete(wanted, out, engine, workers)
             return
         candidates = placed(self.runs(self.seeds[:1]), out)
         failed = self._attempt(candidates, out, engine, workers)
@@ -110,10 +112,13 @@ class Study:
     def _attempt(self, configs: dict[str, Config], out: Path, engine: str, workers: int) -> dict[str, str]:
         """Complete runs, and tell which diverged."""
         try:
-            complete_all(configs, out, engine, workers=workers, swept=self.keys)
+            self._complete(configs, out, engine, workers)
         except UnfinishedError as error:
             return error.failed
         return {}
+
+    def _complete(self, configs: dict[str, Config], out: Path, engine: str, workers: int) -> None:
+        complete_all(configs, out, engine, workers=workers, swept=self.keys, share_warmup=self.share_warmup)
 
     def _choices(self, candidates: dict[str, Config], out: Path) -> list[Choice]:
         """Choose among the candidates of each method and setting, and say what was chosen."""

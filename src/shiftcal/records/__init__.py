@@ -3,10 +3,10 @@
 from shiftcal.records.files import (
     CALIBRATOR,
     CONFIG,
-    GRID,
     RECORD,
     WEIGHTS,
     find_runs,
+    grids_in,
     load_all,
     load_finished,
     load_records,
@@ -47,7 +47,6 @@ from shiftcal.records.upgrade import upgraded
 __all__ = [
     "CALIBRATOR",
     "CONFIG",
-    "GRID",
     "METRICS",
     "RECORD",
     "SCHEMA",
@@ -71,6 +70,7 @@ __all__ = [
     "RunRecord",
     "Selection",
     "find_runs",
+    "grids_in",
     "load_all",
     "load_finished",
     "load_records",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from shiftcal.records.upgrade import upgraded
 
 CONFIG, RECORD, WEIGHTS = "config.json", "record.json", "model.safetensors"
 CALIBRATOR = "calibrator.safetensors"
-GRID = ("records.jsonl", "records.jsonl.xz")
+_GRID, _MORE = "records.jsonl", re.compile(r"records-[\w.+-]+\.jsonl(\.xz)?")
 _DIGITS = 5  # significant digits of a compact record
 
 
@@ -80,14 +81,14 @@ def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
     """
     if (place / RECORD).is_file():
         return [read_record(place / RECORD)], {}
-    grid = next((place / name for name in GRID if (place / name).is_file()), place if place.is_file() else None)
+    grids = [place] if place.is_file() else grids_in(place)
     not_chosen: dict[str, str] = {}
-    if grid is None:
+    if not grids:
         selection, runs = read_selection(place), find_runs(place)
         not_chosen = {run.name: reason for run in runs if (reason := selection.reason(run.name))}
         found = {run.name: _run_record(run) for run in runs if run.name not in not_chosen}
     else:
-        found = _grid_records(grid)
+        found = _records_of(grids)
     records = [record for record in found.values() if isinstance(record, RunRecord)]
     left_out = {name: record for name, record in found.items() if isinstance(record, str)}
     if not records:
@@ -149,14 +150,39 @@ def read_grid(path: Path) -> list[RunRecord]:
     return records
 
 
+def grids_in(directory: Path) -> list[Path]:
+    """List a directory's files of records: records.jsonl, or records.jsonl.xz, and any records-MORE.jsonl beside it.
+
+    Several let records be added without writing those before again.
+    """
+    first = next((path for end in ("", ".xz") if (path := directory / f"{_GRID}{end}").is_file()), None)
+    if first is None:
+        return []
+    return [first, *sorted(path for path in directory.iterdir() if _MORE.fullmatch(path.name) and path.is_file())]
+
+
+def _records_of(grids: Sequence[Path]) -> dict[str, RunRecord | str]:
+    """Read the records of a grid's files; of several, one that cannot be read is told."""
+    if len(grids) == 1:
+        return _grid_records(grids[0])
+    found: dict[str, RunRecord | str] = {}
+    for path in grids:
+        try:
+            found |= {f"{path.name}, {line}": record for line, record in _grid_records(path).items()}
+        except ParameterError as error:
+            found[path.name] = str(error)
+    return found
+
+
 def _grid_records(path: Path) -> dict[str, RunRecord | str]:
     """Read each line of a grid's file, or tell why it cannot be read."""
     found: dict[str, RunRecord | str] = {}
     for number, line in _lines(path):
+        name = f"line {number}"
         try:
-            found[f"line {number}"] = parse_record(json.loads(line), f"{path}, line {number}")
+            found[name] = parse_record(json.loads(line), f"{path}, line {number}")
         except (ValueError, RecursionError) as error:
-            found[f"line {number}"] = f"damaged ({error.found if isinstance(error, ParameterError) else error})"
+            found[name] = f"damaged ({error.found if isinstance(error, ParameterError) else error})"
     if not found:
         raise wrong("path", "a file with a record in each line", f"{path}, which has none")
     return found

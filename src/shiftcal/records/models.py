@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 SCHEMA = 3
 # Keys in which runs may differ that are otherwise the same: they decide how fast a run is, not what it does.
-SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.compile", "train.track"})
+SPEED_KEYS = frozenset({"data.workers", "engine.capture", "engine.checkpoint_every", "engine.compile", "train.track"})
 METRICS = ("accuracy", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "smooth_ece")
 
 Count = Annotated[int, Field(ge=0, le=10**12)]  # images; more could not be added up as floats
@@ -186,12 +186,14 @@ class Epoch(Model):
 
     Attributes:
         test: Metrics of the sets "clean" and "shifted", where `evaluation.every` asked.
+        shared: Whether it was trained once for several runs of a grid, before they differ.
         noise: What `evaluation.noise` asked for, by the parameters' scope, "all" and "classifier": means over pairs of
             batches, and their standard errors (`…_error`).
     """
 
     epoch: Annotated[int, Field(ge=0, le=10**9)]
     active: bool = False
+    shared: bool | None = None
     filtered: int = 0
     learning_rate: Number = 0.0
     loss: Number

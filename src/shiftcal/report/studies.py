@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shiftcal._errors import ParameterError, unknown, wrong
 from shiftcal._io import write_atomically
-from shiftcal.records import CONFIG, GRID, RECORD, RunRecord, load_finished
+from shiftcal.records import CONFIG, RECORD, RunRecord, grids_in, load_finished
 from shiftcal.records.arrays import Arrays, read_arrays
 from shiftcal.report.choose import with_weights
 from shiftcal.report.figures import (
@@ -77,8 +77,8 @@ def _has_records(place: Path) -> bool:
         return place.suffix != ".npz"
     if not place.is_dir():
         raise wrong("DIR", "a directory, a file of records or arrays", str(place))
-    names = (RECORD, CONFIG, *GRID)
-    return any((place / name).is_file() for name in names) or any(any(place.glob(f"*/{n}")) for n in (RECORD, CONFIG))
+    below = any((place / n).is_file() or any(place.glob(f"*/{n}")) for n in (RECORD, CONFIG))
+    return below or bool(grids_in(place))
 
 
 def _files(place: Path, name: str) -> list[Path]:

@@ -57,6 +57,7 @@ class Stage:
     constraint: ConstraintSettings
     engine: EngineSettings
     batch_size: int = 500
+    smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if self.method.augment is not None:
@@ -80,6 +81,7 @@ class Stage:
             schedule=own.schedule,
             milestones=own.milestones,
             clip_norm=own.clip_norm,
+            smoothing=self.smoothing,
             warmup=0.0,
             start=0.0,
         )
@@ -172,15 +174,15 @@ def _through_network(
     validate: Callable[[nn.Module], dict[str, float]] | None,
 ) -> tuple[TrainState, Task]:
     """Return a state and a task that send every batch through the frozen network."""
-    policy = low_pass_policy(stage.method, stage.filter)
+    prepare = preparation(stage.method, stage.train, preprocess)
     return _start(frozen, stage), Task(
         name=stage.name,
         method=stage.method,
         settings=stage.train,
-        policy=policy,
+        policy=low_pass_policy(stage.method, stage.filter, prepare),
         seed=stage.seed,
         train=dataset.train.to(next(frozen.parameters()).device),
-        prepare=preparation(stage.method, stage.train, policy, preprocess),
+        prepare=prepare,
         validate=validate,
     )
 

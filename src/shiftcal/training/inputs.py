@@ -11,10 +11,8 @@ from torch import Tensor
 
 from shiftcal import augment
 from shiftcal._errors import wrong
-from shiftcal.augment._inputs import on_chosen
 from shiftcal.data.epoch import Batch
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.filtering import LowPassPolicy
 
 
 @dataclass(frozen=True)
@@ -60,32 +58,32 @@ Prepare = Callable[[Batch, torch.Generator, torch.Generator | None], Inputs]
 
 @dataclass(frozen=True)
 class Preparation:
-    """Stored images to inputs: crop and flip, the low-pass filter where it comes here, a method's views, normalise.
+    """Stored images to inputs: crop and flip, a method's views, normalise.
 
     Attributes:
         crop: A name in `augment.AUGMENTATIONS`, for every image.
         views: The method's own augmentation, "mixup" or "augmix", for the main batch alone.
         preprocess: The normalisation.
-        low_pass: The filter, for batches that bring the strengths with which it is yet to be applied.
-        truncate: Whether it takes truncated levels, see `Preprocessing.truncated`.
+        truncate: Whether a low-pass filter after crop and flip takes truncated levels, see `Preprocessing.truncated`.
     """
 
     crop: str
     views: str | None
     preprocess: Preprocessing
-    low_pass: LowPassPolicy
     truncate: bool = False
 
     def __call__(self, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
         """Prepare a batch; without a generator for it, the method's own augmentation is left out."""
         images = augment.AUGMENTATIONS[self.crop](batch.images, generator)
-        if batch.strength is not None:
-            images = on_chosen(self._filter, images, batch.strength > 0, batch.strength)
+        if batch.augmented is not None:
+            images = torch.where(batch.augmented[:, None, None, None], batch.images, images)
         made = _VIEWS[self.views if of_method is not None else None](images, batch, of_method)
         return replace(made, images=self.preprocess(made.images))
 
-    def _filter(self, images: Tensor, strength: Tensor) -> Tensor:
-        return self.low_pass(self.preprocess.truncated(images) if self.truncate else images, strength)
+    def before_filter(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Crop and flip stored images that are low-pass filtered after it."""
+        cropped = augment.AUGMENTATIONS[self.crop](images, generator)
+        return self.preprocess.truncated(cropped) if self.truncate else cropped
 
 
 def features_as_they_are(batch: Batch, _: torch.Generator, __: torch.Generator | None = None) -> Inputs:

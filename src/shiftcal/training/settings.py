@@ -68,6 +68,8 @@ class TrainSettings(Section):
     """Factor of `multi_step` and, after every epoch, of `exponential`."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient, after rectification; by default the row's choice."""
+    smoothing: Share | None = None
+    """α of label smoothing, for methods with that loss; by default 0.05."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Whether the gradient is that of the mean over the batch, or of the sum."""
     start: Annotated[float, should("a fraction in [0, 1]", lambda v: 0 <= v <= 1)] = 4 / 7
@@ -103,6 +105,8 @@ class EngineSettings(Section):
     """`auto`: the step is a CUDA graph on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """`auto`: long runs on a GPU are compiled."""
+    checkpoint_every: Count = 1
+    """Epochs from one checkpoint to the next; the last epoch always leaves one."""
     deterministic: bool = False
     """The same result every time on one machine, also on a GPU; slower there."""
 

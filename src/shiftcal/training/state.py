@@ -116,7 +116,7 @@ class TrainState:
         self.optimizer.load_state_dict(state["optimizer"])
         for group in self.optimizer.param_groups:
             group.update(here)
-        if self.full.momentum:
+        if self.full.momentum and state["constraint_momentum"]:  # none in a warm-up that was shared
             self.full.momentum.load_state_dict(state["constraint_momentum"])
             self.full.momentum.to(self.device)
         self.best.load_state_dict(state.get("best", {}), self.model)

@@ -74,7 +74,7 @@ class Task:
     def epoch(self, number: int) -> MixedEpoch:
         """Draw what an epoch trains on."""
         filtered = self.method.low_pass is not None and self.is_active(number)
-        policy = self.policy if filtered else replace(self.policy, ratio=0.0, after_augment=False)
+        policy = self.policy if filtered else replace(self.policy, ratio=0.0, before=None)
         perturbation = self.perturbation if self.is_perturbed(number) else None
         return MixedEpoch(self.train, policy=policy, seed=self.seed, epoch=number, perturbation=perturbation)
 
@@ -86,11 +86,15 @@ class Task:
             yield self.prepare(batch, augment, of_method).images
 
 
-def low_pass_policy(method: Method, settings: FilterSettings) -> LowPassPolicy:
-    """Return the filter of a method's row, with the share and the strengths of a recipe."""
+def low_pass_policy(method: Method, settings: FilterSettings, prepare: Preparation | None = None) -> LowPassPolicy:
+    """Return the filter of a method's row, with the share and the strengths of a recipe.
+
+    Where crop and flip come before it, `prepare` tells how.
+    """
     cell = method.low_pass or LowPass()
     strengths = settings.radii if cell.filter == "fft" else settings.qualities
-    return LowPassPolicy(settings.ratio, strengths, cell.filter, cell.subsampling, cell.redraw, cell.after_augment)
+    before = prepare.before_filter if prepare is not None and cell.after_augment else None
+    return LowPassPolicy(settings.ratio, strengths, cell.filter, cell.subsampling, cell.redraw, before)
 
 
 def perturbation_of(method: Method, settings: PerturbSettings) -> Perturbation | None:
@@ -101,9 +105,7 @@ def perturbation_of(method: Method, settings: PerturbSettings) -> Perturbation |
     return Perturbation(**shares, severity=settings.severity, qualities=settings.qualities)
 
 
-def preparation(
-    method: Method, settings: TrainSettings, policy: LowPassPolicy, preprocess: Preprocessing
-) -> Preparation:
+def preparation(method: Method, settings: TrainSettings, preprocess: Preprocessing) -> Preparation:
     """Return what makes stored images a method's inputs."""
     truncate = method.low_pass is not None and method.low_pass.truncate
-    return Preparation(settings.augment, method.augment, preprocess, policy, truncate)
+    return Preparation(settings.augment, method.augment, preprocess, truncate)
