@@ -98,5 +98,7 @@ def test_the_published_tables_are_made_from_the_published_records() -> None:
         quick = markdown(load_records(ROOT / name / records))
         assert (ROOT / name / "table.md").read_text(encoding="utf-8") == quick
         assert quick.rpartition("\n\n")[0] in (ROOT / name / "README.md").read_text(encoding="utf-8")
+    for name in ("results/cifar10/choice", "results/cifar100/choice"):
+        assert (ROOT / name / "table.md").read_text(encoding="utf-8") == markdown(load_records(ROOT / name))
     demo = markdown(load_records(ROOT / "results/demo/demo"))
     assert demo.rpartition("\n\n")[0] in README

@@ -20,14 +20,14 @@ class Loss:
         gamma: Which of the recipe's focusing parameters it takes, if it takes one.
         runner_up: The reading of the dual focal loss's runner-up, see `losses.dual_focal`.
         prior: Whether it takes the shares of the classes among the training images, `class_prior`.
-        smoothed: Whether it takes the recipe's label smoothing α, `train.smoothing`.
+        smoothing: Its label smoothing α where the recipe does not say (`train.smoothing`), if it takes one.
     """
 
     name: str
     gamma: Literal["dfl", "fgr", "bsce_gra", "released", "perturbed"] | None = None
     runner_up: Literal["below", "incorrect"] | None = None
     prior: bool = False
-    smoothed: bool = False
+    smoothing: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Method:
             raise wrong("constraint.batch", "'independent' with mixup, whose images have two classes", "'shared'")
 
 
-_SMOOTHED = Loss("label_smoothing", smoothed=True)
+_SMOOTHED = Loss("label_smoothing", smoothing=0.05)
 _FGR = Loss("dual_focal", gamma="fgr")
 _VIEWED = Loss("dual_focal", gamma="perturbed")
 _OF_CLASSIFIER = Constraint(batch="shared", scope="classifier")
@@ -212,7 +212,7 @@ def uses(row: Method, key: str) -> bool:
     if key == "train.start":
         return row.low_pass is not None or row.constraint is not None
     if key == "train.smoothing":
-        return row.loss.smoothed
+        return row.loss.smoothing is not None
     return row.perturb is not None if section == "perturb" else section != "finetune"
 
 

@@ -195,5 +195,6 @@ def test_the_smoothing_of_labels_is_the_recipes() -> None:
             log_p = logits.log_softmax(-1)
             expected = -(1 - smoothing) * log_p[0, 1] - smoothing * log_p.mean()
             torch.testing.assert_close(plain.main(logits, inputs), expected)
-            tuned = stage_of(config.model_copy(update={"method": "ls"})).train
-            assert tuned.smoothing == (smoothing if words else None), "fine-tuning too"
+            tuned = stage_of(config.model_copy(update={"method": "ls"})).method
+            assert tuned.loss.smoothing == smoothing, "fine-tuning too"
+    assert load_config("demo", ["method=ce", "train.smoothing=0.2"]).row.loss.smoothing is None

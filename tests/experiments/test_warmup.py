@@ -81,6 +81,7 @@ def test_what_decides_the_epochs_before_the_start() -> None:
         assert not alike("fgr", "fgr", words), words
     assert not alike("fgr", "fgr", 'evaluation.also=["best_nll"]'), "what is kept of the epochs before"
     assert not alike("ls", "ls", "train.smoothing=0.1")
+    assert alike("ls", "ls", "train.smoothing=0.05"), "the row's own"
     assert not alike("dfl+views", "dfl+views", "perturb.severity=5.0")
     assert not alike("dfl+views", "dfl+view")
     assert not alike("fgr", "fgr+mixup")

@@ -156,7 +156,6 @@ def stage_of(config: Config) -> Stage:
         constraint=config.constraint,
         engine=config.engine,
         batch_size=config.evaluation.batch_size,
-        smoothing=config.train.smoothing,
     )
 
 

@@ -36,7 +36,6 @@ def identity(config: Config) -> dict[str, Any]:
     row, own, tree = config.row, config.train, config.to_dict()
     cells = dataclasses.asdict(dataclasses.replace(row, low_pass=None, constraint=None, weights="last"))
     cells["loss"]["gamma"] = row.loss.gamma and getattr(config.gamma, row.loss.gamma)
-    cells["loss"]["smoothed"] = row.loss.smoothed and own.smoothing
     cells["clip_norm"] = row.clip_norm if own.clip_norm is None else own.clip_norm
     kept = {key: value for key, value in tree.items() if key not in _LATER}
     kept["data"] = {key: value for key, value in tree["data"].items() if key != "workers"}

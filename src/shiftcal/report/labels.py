@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from shiftcal._io import flat
@@ -120,7 +120,7 @@ def holdout_of(record: RunRecord) -> str | None:
 def config_of(record: RunRecord) -> dict[str, Any]:
     """Return the configuration as far as the method uses it.
 
-    What its row decides where the configuration does not is filled in: the kept weights, clipping.
+    What its row decides where the configuration does not is filled in: kept weights, clipping, label smoothing, views.
     """
     config, row = _filled(record), _row_of(record)
     if row is None:
@@ -136,11 +136,19 @@ def config_of(record: RunRecord) -> dict[str, Any]:
 
 
 def _filled(record: RunRecord) -> dict[str, Any]:
-    train, row = record.config.get("train"), _row_of(record)
-    own = dict(train) if isinstance(train, Mapping) else {}
-    if row is not None and own.get("clip_norm") is None:
-        own["clip_norm"] = row.clip_norm
-    return record.config | {"train": own | {"keep": record.weights.kept}}
+    row, config = _row_of(record), record.config
+    of_row = {} if row is None else {"clip_norm": row.clip_norm, "smoothing": row.loss.smoothing}
+    found = config | {"train": _with_row(config, "train", of_row) | {"keep": record.weights.kept}}
+    if row is not None and row.perturb is not None:
+        found["perturb"] = _with_row(config, "perturb", asdict(row.perturb))
+    return found
+
+
+def _with_row(config: Mapping[str, Any], name: str, of_row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section with the row's values for keys that it does not set."""
+    section = config.get(name)
+    own = dict(section) if isinstance(section, Mapping) else {}
+    return own | {key: value for key, value in of_row.items() if own.get(key) is None}
 
 
 def _row_of(record: RunRecord) -> Method | None:

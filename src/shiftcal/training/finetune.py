@@ -57,7 +57,6 @@ class Stage:
     constraint: ConstraintSettings
     engine: EngineSettings
     batch_size: int = 500
-    smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if self.method.augment is not None:
@@ -81,7 +80,6 @@ class Stage:
             schedule=own.schedule,
             milestones=own.milestones,
             clip_norm=own.clip_norm,
-            smoothing=self.smoothing,
             warmup=0.0,
             start=0.0,
         )

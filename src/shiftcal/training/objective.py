@@ -54,7 +54,7 @@ def objectives(
 ) -> tuple[Objective, Objective]:
     """Return the objective of the warm-up and that of the phase after it; the prior is for losses that take one."""
     common: dict[str, Any] = {
-        "main": partial(_VIEWS[method.augment], _loss(method.loss, train, gamma, class_prior)),
+        "main": partial(_VIEWS[method.augment], _loss(method.loss, gamma, class_prior)),
         "sum_reduction": train.loss_reduction == "sum",
         "clip_norm": method.clip_norm if train.clip_norm is None else train.clip_norm,
     }
@@ -63,11 +63,11 @@ def objectives(
 
 
 def _loss(
-    cell: Loss, train: TrainSettings, gamma: GammaSettings, class_prior: tuple[float, ...] | None
+    cell: Loss, gamma: GammaSettings, class_prior: tuple[float, ...] | None
 ) -> Callable[[Tensor, Tensor], Tensor]:
     options: dict[str, Any] = {"class_prior": class_prior} if cell.prior else {}
-    if cell.smoothed and train.smoothing is not None:
-        options["smoothing"] = train.smoothing
+    if cell.smoothing is not None:
+        options["smoothing"] = cell.smoothing
     if cell.gamma is not None:
         options["gamma"] = getattr(gamma, cell.gamma)
     if cell.runner_up is not None:

@@ -69,7 +69,7 @@ class TrainSettings(Section):
     clip_norm: Positive | None = None
     """Largest norm of the gradient, after rectification; by default the row's choice."""
     smoothing: Share | None = None
-    """α of label smoothing, for methods with that loss; by default 0.05."""
+    """α of label smoothing, for methods with that loss; by default the row's choice."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Whether the gradient is that of the mean over the batch, or of the sum."""
     start: Annotated[float, should("a fraction in [0, 1]", lambda v: 0 <= v <= 1)] = 4 / 7
