@@ -72,7 +72,7 @@ def main() -> None:
             return
         in_turn = sum(one_after_the_other(runs, (options.out or Path(folder)) / "in-turn").values())
         started = time.perf_counter()
-        complete_all(runs, (options.out or Path(folder)) / "side-by-side", workers=options.workers)
+        complete_all(runs, (options.out or Path(folder)) / "side-by-side", workers=options.workers, share_warmup=False)
         together = time.perf_counter() - started
     print(f"{len(runs)} runs: in turn {in_turn:.1f} s, {options.workers} side by side {together:.1f} s, ", end="")
     print(f"{in_turn / together:.2f} times as many an hour")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from shiftcal import _jpeg, dct_low_pass, fft_low_pass
+from shiftcal import _jpeg, dct_low_pass, fft_low_pass, filtering
 from shiftcal._jpeg import from_blocks, quantisation_tables, to_blocks
 from shiftcal.filtering import LowPassPolicy
 
@@ -223,3 +223,23 @@ def test_the_chroma_is_doubled_with_its_ends_repeated() -> None:
     for found in (across, down):
         assert (found.T / 4).tolist() == [[4, 0, 0], [3, 1, 0], [1, 3, 0], [0, 3, 1], [0, 1, 3], [0, 0, 4]]
     assert _jpeg._double(torch.tensor([[[[0.0, 2.0]]]]))[0, 0, 0].tolist() == [0, 0, 2, 2]
+
+
+def test_many_images_are_filtered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(0, 256, (7, 3, 16, 16), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    strengths = torch.tensor([15.0, 18.0, 25.0, 15.0, 40.0, 18.0, 25.0])
+    seen: list[int] = []
+
+    def flip(part: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        seen.append(len(part))
+        return part.flip(-1)
+
+    policy = LowPassPolicy(before=flip)
+    whole = policy.prepared(images, strengths, torch.Generator())
+    assert torch.equal(whole, dct_low_pass(images.flip(-1), strengths.long()))
+    monkeypatch.setattr(filtering, "_PART", 3 * 3 * 16 * 16)
+    assert torch.equal(policy.prepared(images, strengths, torch.Generator()), whole)
+    assert seen == [7, 3, 3, 1]
+    monkeypatch.setattr(filtering, "_PART", 1)
+    plain = LowPassPolicy().prepared(images, strengths, torch.Generator())
+    assert torch.equal(plain, dct_low_pass(images, strengths.long()))

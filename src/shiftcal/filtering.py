@@ -23,6 +23,7 @@ from shiftcal._jpeg import (
 )
 
 Subsampling = Literal["4:4:4", "4:2:0"]
+_PART = 2**26  # bytes of images that are filtered at a time: it takes some 20 times as much memory
 
 
 def dct_low_pass(
@@ -135,8 +136,13 @@ class LowPassPolicy:
         return dct_low_pass(images, strength.long(), subsampling=self.subsampling)
 
     def prepared(self, images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-        """Do what comes before the filter, if anything does, and filter."""
-        return self(images if self.before is None else self.before(images, generator), strength)
+        """Do what comes before the filter, if anything does, and filter, in parts that fit into memory."""
+        size = max(_PART // max(images[:1].nbytes, 1), 1)
+        made = [
+            self(part if self.before is None else self.before(part, generator), strengths)
+            for part, strengths in zip(images.split(size), strength.split(size), strict=True)
+        ]
+        return torch.cat(made)
 
 
 def check_images(images: Tensor) -> None:

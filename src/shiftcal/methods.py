@@ -20,7 +20,7 @@ class Loss:
         gamma: Which of the recipe's focusing parameters it takes, if it takes one.
         runner_up: The reading of the dual focal loss's runner-up, see `losses.dual_focal`.
         prior: Whether it takes the shares of the classes among the training images, `class_prior`.
-        smoothing: Its label smoothing α where the recipe does not say (`train.smoothing`), if it takes one.
+        smoothing: Its label smoothing α where the recipe does not say (`train.smoothing`).
     """
 
     name: str
@@ -28,6 +28,11 @@ class Loss:
     runner_up: Literal["below", "incorrect"] | None = None
     prior: bool = False
     smoothing: float | None = None
+
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether it takes the recipe's label smoothing."""
+        return self.name == "label_smoothing" or self.smoothing is not None
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,7 @@ def uses(row: Method, key: str) -> bool:
     if key == "train.start":
         return row.low_pass is not None or row.constraint is not None
     if key == "train.smoothing":
-        return row.loss.smoothing is not None
+        return row.loss.is_smoothed
     return row.perturb is not None if section == "perturb" else section != "finetune"
 
 

@@ -21,8 +21,8 @@ from stand_ins import write_class_folders
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
+from shiftcal.experiments import grid
 from shiftcal.experiments import setup as run_setup
-from shiftcal.experiments import side_by_side
 from shiftcal.experiments.config import Config, EvaluationSettings, load_config
 from shiftcal.experiments.setup import load_dataset
 from shiftcal.records import load_records
@@ -481,13 +481,13 @@ def test_a_damaged_record_is_named_with_the_way_to_make_it_again(tmp_path: Path)
 
 @pytest.mark.slow
 def test_one_run_that_blows_up_does_not_stop_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = side_by_side.complete
+    real = grid.complete
 
     def complete(config: Config, out: Path, **options: Any) -> Any:
         train = config.train.model_copy(update={"learning_rate": 1e30 if out.name == "ce-0" else 0.05})
         return real(config.model_copy(update={"train": train}), out, **options)
 
-    monkeypatch.setattr(side_by_side, "complete", complete)
+    monkeypatch.setattr(grid, "complete", complete)
     words = ["bench", "demo", *OPTIONS, "--methods", "ce,dfl", "--seeds", "0,1", "--out", tmp_path]
     with pytest.warns(UserWarning, match=r"Left out, 1 of 4 runs: ce-0: not finished\."):
         code, stdout, stderr = invoke(*words)

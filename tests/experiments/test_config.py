@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from shiftcal.experiments.config import Config, all_keys, config_of_run, from_dict, load_config
 from shiftcal.experiments.recipes import recipe_names
 from shiftcal.experiments.setup import stage_of
+from shiftcal.methods import METHODS, Loss, Method, uses
 from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import objectives
 
@@ -185,7 +186,7 @@ def test_a_row_and_a_loss_of_a_users_package(tmp_path: Path, monkeypatch: pytest
             load_config("demo", [f"method={name}"])
 
 
-def test_the_smoothing_of_labels_is_the_recipes() -> None:
+def test_the_smoothing_of_labels_is_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, targets = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])
     inputs = Inputs(torch.zeros(1, 3), targets, torch.zeros(1, dtype=torch.bool))
     for method in ("ls", "ls+views"):
@@ -198,3 +199,6 @@ def test_the_smoothing_of_labels_is_the_recipes() -> None:
             tuned = stage_of(config.model_copy(update={"method": "ls"})).method
             assert tuned.loss.smoothing == smoothing, "fine-tuning too"
     assert load_config("demo", ["method=ce", "train.smoothing=0.2"]).row.loss.smoothing is None
+    monkeypatch.setitem(METHODS, "mine", Method(Loss("label_smoothing")))
+    mine = load_config("demo", ["method=mine", "train.smoothing=0.2"]).row
+    assert (mine.loss.smoothing, uses(METHODS["mine"], "train.smoothing")) == (0.2, True), "a user's row"

@@ -552,17 +552,6 @@ def test_a_best_epoch_that_a_signal_saved_stays_the_best_after_resuming(
     assert saved == [(6, False), (9, True)], "epoch 7 was never saved"
 
 
-def test_a_run_may_stop_early_and_leaves_a_checkpoint_there(dataset: data.Dataset, tmp_path: Path) -> None:
-    words = ("engine.checkpoint_every=10", "train.epochs=3")
-    first = train(config(*words), dataset, checkpoints=tmp_path, until=2, progress=False)
-    assert len(first.history) == 2
-    assert "epoch-0002" in names(tmp_path)
-    whole = train(config(*words), dataset, checkpoints=tmp_path, resume=True, progress=False)
-    assert same(whole, train(config(*words), dataset, progress=False)), "the learning rate is that of the whole run"
-    with pytest.raises(ValueError, match="`until` should be an integer of at least 1"):
-        train(config(), dataset, until=0)
-
-
 def test_dropout_continues_where_an_epoch_was_stopped(
     dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
 ) -> None:

@@ -1,8 +1,8 @@
-"""What runs of a grid have in common until filter and constraint start is trained once."""
+"""What runs of a grid have in common until filter and constraint start is trained by one of them."""
 
 import json
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +10,14 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from shiftcal._errors import RunDirectoryError, UnfinishedError
+from shiftcal._lock import locked
 from shiftcal.cli import app
 from shiftcal.experiments import checkpoint, grid, warmup
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.grid import complete_all
-from shiftcal.experiments.run import complete
-from shiftcal.experiments.warmup import identity, warmups
-from shiftcal.records import RunRecord
+from shiftcal.experiments.run import complete, train
+from shiftcal.experiments.warmup import followers_of, hand_over, identity
+from shiftcal.records import RunRecord, read_record
 
 SMALL = ["data.train=96", "data.validation=40", "data.test=40", "train.epochs=4", "train.batch_size=32"]
 SMALL += ["train.start=0.5", "evaluation.corruptions=[]", "filter.ratio=0.3", "gamma.dfl=0.5", "gamma.fgr=0.5"]
@@ -32,29 +33,29 @@ def alike(one: str, other: str, *words: str) -> bool:
 
 def result(record: RunRecord) -> tuple[object, ...]:
     """All that a run measured, without times."""
-    timed = {"seconds", "images_per_second", "memory", "shared"}
+    timed = {"seconds", "images_per_second", "memory", "trained_by"}
     history = [epoch.model_dump(exclude=timed) for epoch in record.history]
     return record.evaluation, record.also, history, record.weights
 
 
-def test_runs_that_share_a_warmup_end_as_they_do_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[str] = []
-    monkeypatch.setattr(warmup, "train", lambda *a, **k: (trained.append(a[0].method), real(*a, **k))[1])
+def trained_by(record: RunRecord) -> list[str | None]:
+    return [epoch.trained_by for epoch in record.history]
+
+
+def test_runs_that_share_a_warmup_end_as_they_do_alone(tmp_path: Path) -> None:
     names = ("filter-only", "fgr-ema", "dfl", "ce")
-    configs = {name: config(name, 'evaluation.also=["best_ece", "average"]') for name in names}
+    words = ('evaluation.also=["best_ece", "average"]', "engine.checkpoint_every=3")
+    configs = {name: config(name, *words) for name in names}
     records = complete_all(configs, tmp_path / "grid")
-    assert trained == ["filter-only"], "one warm-up for three methods; cross-entropy has none to share"
     for name, record in zip(names, records, strict=True):
         alone = complete(configs[name], tmp_path / name, progress=False)
         assert result(record) == result(alone), name
         ours, theirs = (load_file(place / name / "model.safetensors") for place in (tmp_path / "grid", tmp_path))
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs), name
-        assert [epoch.shared for epoch in record.history] == ([None] * 4 if name == "ce" else [True, True, None, None])
-        assert '"shared":true' in record.to_json() or name == "ce"
-        assert '"shared":null' not in record.to_json()
-
-
-real = warmup.train
+        follows = name in ("fgr-ema", "dfl")
+        assert trained_by(record) == (["filter-only"] * 2 if follows else [None] * 2) + [None] * 2, name
+        assert ('"trained_by":"filter-only"' in record.to_json()) == follows
+        assert '"trained_by":null' not in record.to_json()
 
 
 def test_what_decides_the_epochs_before_the_start() -> None:
@@ -89,46 +90,53 @@ def test_what_decides_the_epochs_before_the_start() -> None:
     assert not alike("ce", "fgr")
 
 
-def test_only_what_two_new_runs_have_in_common_is_trained_first(tmp_path: Path) -> None:
-    def found(*members: Config) -> list[str]:
-        return list(warmups({str(number): member for number, member in enumerate(members)}, tmp_path))
+def test_only_runs_that_have_not_begun_follow_one_that_is_not_past_it(tmp_path: Path) -> None:
+    def found(*members: Config, of: int = 0) -> list[str]:
+        return list(followers_of(str(of), {str(k): member for k, member in enumerate(members)}, tmp_path))
 
-    (place,) = found(config("fgr"), config("filter-only"), config("ce"))
-    assert re.fullmatch(r"\.warmups/[0-9a-f]{12}-0", place)
-    assert found(config("fgr")) == []
-    assert found(config("ce"), config("ls")) == []
-    assert len(found(*(config(name, f"seed={seed}") for name in ("fgr", "dfl") for seed in (0, 1)))) == 2
+    assert found(config("fgr"), config("filter-only"), config("ce"), config("dfl")) == ["1", "3"]
+    assert found(config("dfl"), config("filter-only")) == ["1"]
+    assert found(config("fgr")) == found(config("ce"), config("ls"), config("ce")) == []
+    assert found(config("fgr"), config("dfl", "seed=1"), config("dfl")) == ["2"]
     for words in ("train.start=0.0", "train.start=1.0", "evaluation.every=1", "evaluation.noise=[2]"):
         assert found(config("fgr", words), config("rect-only", words)) == [], words
-    noisy = (config("fgr", "evaluation.noise=[3]"), config("rect-only", "evaluation.noise=[3]"))
-    (chosen,) = warmups({"a": noisy[0], "b": noisy[1]}, tmp_path).values()
-    assert chosen.evaluation.noise == ()
+        assert found(config("fgr"), config("rect-only", words)) == [], words
+    noisy = "evaluation.noise=[3]"
+    assert found(config("fgr", noisy), config("rect-only")) == ["1"], "measured after it"
     tuned = [config(name).model_copy(update={"finetuned_from": "x"}) for name in ("fgr", "dfl")]
     assert found(*tuned) == []
+    three = (config("fgr"), config("dfl"), config("rect-only"))
+    (tmp_path / "1" / "checkpoints" / "epoch-0000-step-0000002").mkdir(parents=True)
+    assert found(*three) == ["2"]
+    assert found(*three, of=1) == ["0", "2"], "it has begun, and is before the start"
+    (tmp_path / "1" / "checkpoints" / "epoch-0002-step-0000001").mkdir(parents=True)
+    assert found(*three, of=1) == []
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "record.json").write_text("{}")
+    assert found(*three) == found(*three, of=2) == []
 
 
-def test_an_interrupted_warmup_is_resumed_whichever_run_began_it(
+def test_a_run_that_was_interrupted_before_the_start_still_hands_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs = {name: config(name, "train.epochs=6") for name in ("fgr", "rect-only")}
-    (place,) = (tmp_path / name for name in warmups(configs, tmp_path))
-    real(configs["rect-only"], checkpoints=place / "checkpoints", until=1, progress=False)
-    resumed: list[object] = []
-    monkeypatch.setattr(checkpoint, "load", lambda path, model: (resumed.append(path), load(path, model))[1])
-    warmup.warm_up(configs["fgr"], place)
-    assert resumed == [place / "checkpoints" / "epoch-0001"]
-    assert warmups(configs, tmp_path) == {}, "it is there"
-    monkeypatch.setattr(warmup, "train", lambda *_, **__: pytest.fail("and not trained again"))
-    records = complete_all({"fgr": configs["fgr"]}, tmp_path)
-    assert result(records[0]) == result(complete(configs["fgr"], tmp_path.with_name("alone"), progress=False))
-    assert not (tmp_path / ".warmups").exists(), "they are removed when all runs have finished"
+    def interrupted(self: Any, state: Any, bar: Any) -> bool:
+        self._save(state, bar, best=False)
+        raise KeyboardInterrupt
+
+    configs = {name: config(name, "train.epochs=6") for name in ("rect-only", "fgr")}
+    with monkeypatch.context() as patched:
+        patched.setattr("shiftcal.experiments.saving._SavingHooks.after_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            complete_all(configs, tmp_path / "grid")
+    begun = checkpoint.checkpoints(tmp_path / "grid" / "rect-only" / "checkpoints")
+    assert [path.name for path in begun] == ["epoch-0001"]
+    records = complete_all(configs, tmp_path / "grid")
+    assert trained_by(records[1])[:3] == ["rect-only"] * 3
+    assert result(records[1]) == result(complete(configs["fgr"], tmp_path / "alone", progress=False))
 
 
-load = checkpoint.load
-
-
-def test_a_run_that_takes_over_has_the_best_checkpoint_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = {name: config(name, "train.learning_rate=0.5", "train.epochs=5") for name in ("fgr", "rect-only")}
+def test_a_follower_has_the_best_checkpoint_too(tmp_path: Path) -> None:
+    configs = {name: config(name, "train.learning_rate=0.5", "train.epochs=5") for name in ("rect-only", "fgr")}
     complete_all(configs, tmp_path / "grid")
     complete(configs["fgr"], tmp_path / "fgr", progress=False)
     shared, alone = (sorted(p.name for p in (tmp_path / d / "fgr" / "checkpoints").iterdir()) for d in ("grid", ""))
@@ -141,47 +149,69 @@ def test_runs_that_average_the_constraint_over_other_parameters(tmp_path: Path) 
     scopes = ("all", "classifier")
     configs = {scope: config("fgr-ema", f"constraint.scope={scope}") for scope in scopes}
     records = complete_all(configs, tmp_path)
-    assert [[epoch.shared for epoch in record.history][:2] for record in records] == [[True, True]] * 2
+    assert [trained_by(record)[:2] for record in records] == [[None] * 2, ["all"] * 2]
     assert records[0].history[-1].mean_cosine != records[1].history[-1].mean_cosine
 
 
-def test_a_damaged_warmup_is_not_taken_and_a_grid_may_do_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def warmed(tmp_path: Path) -> Path:
+    """A checkpoint at the end of a warm-up."""
+    train(config("fgr", "train.epochs=2"), checkpoints=tmp_path / "fgr" / "checkpoints", progress=False)
+    return tmp_path / "fgr" / "checkpoints" / "epoch-0001"
+
+
+def test_what_cannot_be_handed_over_is_told_and_trains_on_its_own(
+    warmed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs = {name: config(name, "train.epochs=2") for name in ("fgr", "rect-only")}
-    (place,) = (tmp_path / name for name in warmups(configs, tmp_path))
-    warmup.warm_up(configs["fgr"], place)
-    whole = (place / "checkpoints" / "epoch-0001" / "model.safetensors").read_bytes()
-    for file in place.glob("checkpoints/*/model.safetensors"):
-        file.write_bytes(whole[:-4] + b"?!?!")
-    with (
-        pytest.warns(UserWarning, match="epoch-0001"),
-        pytest.raises(ValueError, match=r"remove it to train .*all are d"),
-    ):
-        complete_all(configs, tmp_path)
-    assert not (tmp_path / "fgr").exists()
-    for file in place.glob("checkpoints/*/model.safetensors"):
-        file.write_bytes(whole)
-    monkeypatch.setattr(warmup, "locked", held)
-    with pytest.raises(ValueError, match="fgr"):  # another process trains there
-        complete_all(configs, tmp_path)
-    assert not checkpoint.checkpoints(tmp_path / "fgr" / "checkpoints")
-    monkeypatch.setattr(grid, "warmups", lambda *_: pytest.fail("not shared"))
-    apart = complete_all(configs, tmp_path, share_warmup=False)
-    assert {epoch.shared for record in apart for epoch in record.history} == {None}, "one that is there is not taken"
+    others = {name: config(name, "train.epochs=2") for name in ("dfl", "rect-only", "weighted-sum")}
+
+    def handed() -> list[str]:
+        hand_over(warmed, others, tmp_path, "fgr")
+        return [name for name in others if checkpoint.checkpoints(tmp_path / name / "checkpoints")]
+
+    monkeypatch.setattr(warmup, "locked", lambda out: locked(out) if out.name != "dfl" else held(out))
+    (tmp_path / "rect-only").mkdir()
+    (tmp_path / "rect-only" / "notes.txt").write_text("somebody's")
+    assert handed() == ["weighted-sum"]
+    told = capsys.readouterr().out
+    assert "dfl does not continue from the warm-up of fgr: Parameter `out` should be a directory in which no" in told
+    assert "rect-only does not continue from the warm-up of fgr: " in told
+    monkeypatch.setattr(warmup, "locked", locked)
+    monkeypatch.setattr(checkpoint, "write", full_disk)
+    assert handed() == ["weighted-sum"]
+    assert "dfl does not continue from the warm-up of fgr: [Errno 28]" in capsys.readouterr().out
+    monkeypatch.undo()
+    before = (tmp_path / "weighted-sum" / "checkpoints" / "epoch-0001" / "state.pt").stat().st_mtime_ns
+    (warmed / "model.safetensors").write_bytes(b"damaged")
+    assert handed() == ["weighted-sum"]
+    assert "dfl does not continue from the warm-up of fgr: " in capsys.readouterr().out
+    after = (tmp_path / "weighted-sum" / "checkpoints" / "epoch-0001" / "state.pt").stat().st_mtime_ns
+    assert after == before, "a run that has begun is left alone"
+    record = complete(others["dfl"], tmp_path / "dfl", resume=True, progress=False)
+    assert trained_by(record) == [None, None]
 
 
-def held(out: Path) -> None:
+def held(out: Path) -> Any:
     raise RunDirectoryError("out", "a directory in which no other process works", str(out))
 
 
-def test_a_warmup_that_another_process_trains_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(warmup, "locked", held)
-    records = complete_all({name: config(name, "train.epochs=2") for name in ("fgr", "rect-only")}, tmp_path)
-    assert {epoch.shared for record in records for epoch in record.history} == {None}
-    assert "is not shared: Parameter `out` should be a directory in which no other" in capsys.readouterr().out
+def full_disk(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_grid_may_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = {name: config(name, "train.epochs=2") for name in ("fgr", "rect-only")}
+    assert none_shared(complete_all(configs, tmp_path / "a", share_warmup=False))
+    assert warmup.on_one_machine()
+    with monkeypatch.context() as patched:
+        patched.setattr(warmup._distributed, "all_gather_object", lambda name: [name, "another machine"])
+        assert not warmup.on_one_machine()
+    monkeypatch.setattr(grid, "on_one_machine", lambda: False)
+    assert none_shared(complete_all(configs, tmp_path / "b"))
+
+
+def none_shared(records: list[RunRecord]) -> bool:
+    return {one for record in records for one in trained_by(record)} == {None}
 
 
 def test_a_warmup_that_diverges_stops_nothing_else(tmp_path: Path) -> None:
@@ -190,8 +220,32 @@ def test_a_warmup_that_diverges_stops_nothing_else(tmp_path: Path) -> None:
         complete_all(bad | {"ce": config("ce")}, tmp_path)
 
 
+def test_trackers_are_told_of_the_epochs_that_another_run_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, list[int]] = {}
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.epochs = told.setdefault(name, [])
+
+        def log(self, numbers: dict[str, float], epoch: int) -> None:
+            assert all(isinstance(value, float) for value in numbers.values())
+            self.epochs.append(epoch)
+
+        def finish(self, *_: Any) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("shiftcal.experiments.tracking.make_tracker", lambda _, out, __: Told(out.name))
+    names = ("fgr", "rect-only")
+    records = complete_all({name: config(name, 'train.track=["tensorboard"]') for name in names}, tmp_path)
+    assert trained_by(records[1])[:2] == ["fgr", "fgr"]
+    assert told == {name: [1, 2, 3, 4] for name in names}
+
+
 @pytest.mark.slow
-def test_a_grid_from_the_command_line_side_by_side_and_a_sweep(tmp_path: Path) -> None:
+def test_side_by_side_and_a_sweep_from_the_command_line(tmp_path: Path) -> None:
     words = [word for item in SMALL for word in ("--set", item)]
 
     def bench(*more: str) -> str:
@@ -199,15 +253,23 @@ def test_a_grid_from_the_command_line_side_by_side_and_a_sweep(tmp_path: Path) -
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
-    told = bench("--methods", "fgr,filter-only,ce", "--seeds", "0-1", "--workers-per-gpu", "2")
-    assert "Shared warm-ups: 2" in told
-    for name in ("fgr-0", "fgr-1", "filter-only-0", "filter-only-1"):
-        history = json.loads((tmp_path / name / "record.json").read_text())["history"]
-        assert [epoch.get("shared") for epoch in history] == [True, True, None, None], name
-    assert not (tmp_path / ".warmups").exists()
-    told = bench("--methods", "weighted-sum", "--sweep", "constraint.weight=1,2", "--no-share-warmup")
-    assert "Shared warm-ups" not in told
-    assert "Shared warm-ups: 1" in bench("--methods", "weighted-sum", "--sweep", "constraint.weight=3,4")
-    history = json.loads((tmp_path / "weighted-sum-constraint.weight=4-0" / "record.json").read_text())["history"]
-    assert history[0]["shared"], "a sweep of one method"
+    def shared(name: str) -> list[str | None]:
+        return trained_by(read_record(tmp_path / name / "record.json"))[:2]
+
+    bench("--methods", "fgr,filter-only,ce", "--seeds", "0-1", "--workers-per-gpu", "3")
+    assert shared("fgr-0") == shared("ce-1") == [None, None]
+    assert shared("filter-only-0") == ["fgr-0"] * 2
+    assert shared("filter-only-1") == ["fgr-1"] * 2
+    bench("--methods", "weighted-sum", "--sweep", "constraint.weight=1,2", "--no-share-warmup")
+    assert shared("weighted-sum-constraint.weight=2-0") == [None, None]
+    bench("--methods", "weighted-sum", "--sweep", "constraint.weight=3,4")
+    assert shared("weighted-sum-constraint.weight=4-0") == ["weighted-sum-constraint.weight=3-0"] * 2
     assert "weighted-sum" in (tmp_path / "table.md").read_text()
+    assert json.loads((tmp_path / "fgr-0" / "config.json").read_text())["method"] == "fgr"
+
+
+@pytest.mark.slow
+def test_side_by_side_a_run_that_fails_before_the_start_lets_the_others_go(tmp_path: Path) -> None:
+    bad = {name: config(name, "train.learning_rate=1e30", "train.warmup=0.0") for name in ("fgr", "rect-only")}
+    with pytest.raises(UnfinishedError, match=r"2 of 3 runs did not finish\. fgr: The .*rect-only: The "):
+        complete_all(bad | {"ce": config("ce")}, tmp_path, workers=2)

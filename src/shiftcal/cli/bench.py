@@ -15,7 +15,7 @@ HELP = """Run a grid of methods and seeds by a recipe, and write the table, the 
 Finished runs are kept and interrupted ones are resumed: the same command completes what is missing, and one with other
 methods, seeds or swept values adds them to the table. --sweep runs every value (several multiply); --select runs the
 values with the first seed, takes the one that is best on the validation images, and runs the other seeds with it.
-Methods that do the same until filter and constraint start (fgr and its ablations) share that part: it is trained once.
+Methods that do the same until filter and constraint start (fgr and its ablations) share that part: the first trains it.
 
 Example: shiftcal bench quick-cifar10 --methods ce,fgr --seeds 0-2 --sweep filter.ratio=0.03,0.05 --out runs/cifar10"""
 
@@ -39,7 +39,7 @@ def bench(
         int, typer.Option(help="Runs side by side on this machine's GPU (or CPU), each in a process of its own.")
     ] = 1,
     share_warmup: Annotated[
-        bool, typer.Option(help="Train once what runs have in common until filter and constraint start.")
+        bool, typer.Option(help="What runs have in common until filter and constraint start is trained by one of them.")
     ] = True,
     set_: Set = [],  # noqa: B006
     plugin: Plugin = [],  # noqa: B006

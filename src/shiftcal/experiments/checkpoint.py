@@ -66,6 +66,12 @@ def epochs_in(directory: Path) -> set[int]:
     return {int(match["epoch"]) for match in found if match and not match["step"]}
 
 
+def epochs_done(directory: Path) -> int:
+    """Return how many whole epochs the last checkpoint in a directory has; 0 without one."""
+    found = [_NAME.fullmatch(path.name) for path in checkpoints(directory)[-1:]]
+    return next((int(match["epoch"]) for match in found if match), 0)
+
+
 def _by_time(paths: Iterable[Path]) -> list[Path]:
     """Sort checkpoints by epoch and step; what has another name is none."""
     named = ((_NAME.fullmatch(path.name.removeprefix(BEST)), path) for path in paths)
@@ -244,7 +250,8 @@ def load(path: Path, model: nn.Module) -> tuple[dict[str, Any], list[dict[str, A
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Read a checkpoint that is whole: weights, state and history."""
+    """Read a checkpoint: weights, state and history."""
+    check(path)
     return safetensors.torch.load_file(path / WEIGHTS), load_state(path), read_json(path / _HISTORY)
 
 

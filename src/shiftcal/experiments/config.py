@@ -147,7 +147,7 @@ class Config(Section):
         constraint = row.constraint and _changed(row.constraint, self.constraint)
         perturb = row.perturb and _changed(row.perturb, self.perturb)
         loss = _changed(row.loss, self.gamma) if row.loss.name == "dual_focal" else row.loss
-        loss = loss if loss.smoothing is None else _changed(loss, self.train)
+        loss = _changed(loss, self.train) if loss.is_smoothed else loss
         weights = self.train.keep or row.weights
         return dataclasses.replace(
             row, loss=loss, low_pass=low_pass, constraint=constraint, perturb=perturb, weights=weights

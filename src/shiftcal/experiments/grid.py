@@ -15,11 +15,11 @@ from shiftcal.experiments import directory
 from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config, DataSettings
 from shiftcal.experiments.ray import complete_on_ray
-from shiftcal.experiments.run import comparable
+from shiftcal.experiments.run import comparable, complete
 from shiftcal.experiments.setup import load_dataset
-from shiftcal.experiments.side_by_side import Work, complete_one, side_by_side
+from shiftcal.experiments.side_by_side import complete_side_by_side
 from shiftcal.experiments.sweep import keys_in, run_name
-from shiftcal.experiments.warmup import WARMUPS, remove, take_over, warm_up, warmups
+from shiftcal.experiments.warmup import followers_of, hand_over, on_one_machine
 from shiftcal.records import CONFIG, RECORD, SELECTION, SPEED_KEYS, RunRecord, read_record
 
 _TABLES = {"table.md", "table.tex", "shifts.md", "shifts.tex", "cost.md", "values.csv"}
@@ -40,7 +40,7 @@ def complete_all(
     A run that diverges does not stop the others: `UnfinishedError` is raised when these have finished.
     Nothing is trained or written unless all of it can be, see `check_all`. The engine is "local", one after the other
     here or `workers` at a time, or "ray". With `share_warmup`, what runs have in common until filter and constraint
-    start is trained once for all of them (not on Ray).
+    start is trained by one of them (not on Ray, and not where ranks are on several machines).
     """
     check_count("workers", workers)
     if workers > 1 and engine != "local":
@@ -50,55 +50,28 @@ def complete_all(
     check_all(configs, out, swept)
     if engine == "ray":
         return complete_on_ray(configs, out)
-    data = _OneDataset()
+    kept: dict[DataSettings, Dataset] = {}  # one at a time: a sweep may be over data sets
     for config in sorted(configs.values(), key=lambda config: config.data.model_dump_json()):
-        check_data(config, data.of(config))
-    if share_warmup:
-        if first := warmups(configs, out):
-            say(f"Shared warm-ups: {len(first)}, each trained once for the runs that have it in common")
-            alone = (DivergedError, RunDirectoryError)  # its runs train on their own then, and tell of what they meet
-            for place, reason in _attempt(first, out, workers, data, warm_up, alone).items():
-                say(f"{place} is not shared: {reason}")
-        take_over(configs, out)
-    if failed := _attempt(configs, out, workers, data, complete_one):
-        raise UnfinishedError(failed, len(configs))
-    remove(out)
-    return [read_record(out / name / RECORD) for name in configs]
-
-
-class _OneDataset:
-    """Data sets as configs name them, one in memory at a time: a sweep may be over data sets."""
-
-    def __init__(self) -> None:
-        self._kept: dict[DataSettings, Dataset] = {}
-
-    def of(self, config: Config) -> Dataset:
-        """Return the data set of a config."""
-        if config.data not in self._kept:
-            self._kept = {config.data: load_dataset(config)}
-        return self._kept[config.data]
-
-
-def _attempt(
-    configs: dict[str, Config],
-    out: Path,
-    workers: int,
-    data: _OneDataset,
-    work: Work,
-    stops_none: tuple[type[Exception], ...] = (DivergedError,),
-) -> dict[str, str]:
-    """Do the work of each config in its subdirectory, here or in processes side by side; returns why some failed."""
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
+        check_data(config, kept[config.data])
+    share_warmup = share_warmup and on_one_machine()
     if workers > 1:
-        return side_by_side(configs, out, workers, work)
+        return complete_side_by_side(configs, out, workers, share_warmup=share_warmup)
+    done: list[RunRecord] = []
     failed: dict[str, str] = {}
     for number, (name, config) in enumerate(configs.items(), start=1):
         say(f"{name}, run {number} of {len(configs)}")
+        kept = kept if config.data in kept else {config.data: load_dataset(config)}
+        followers = followers_of(name, configs, out) if share_warmup else {}
+        after = partial(hand_over, followers=followers, out=out, by=name) if followers else None
         try:
-            work(config, out / name, dataset=data.of(config), progress=True)
-        except stops_none as error:
+            done.append(complete(config, out / name, resume=True, dataset=kept[config.data], after_warmup=after))
+        except DivergedError as error:
             failed[name] = str(error)
             say(f"{name}: {error}")
-    return failed
+    if failed:
+        raise UnfinishedError(failed, len(configs))
+    return done
 
 
 def check_all(configs: dict[str, Config], out: Path, swept: Collection[str] = ()) -> None:
@@ -111,7 +84,7 @@ def check_all(configs: dict[str, Config], out: Path, swept: Collection[str] = ()
         raise wrong("configs", "at least one run", "none")
     if out.is_dir():
         for path in sorted(out.iterdir()):
-            if path.name not in configs.keys() | REPORT_FILES | {WARMUPS}:
+            if path.name not in configs.keys() | REPORT_FILES:
                 _check_other(path, list(configs.values()), swept)
     for name, config in configs.items():
         check_config(config)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal import _distributed
-from shiftcal._errors import DivergedError, RunDirectoryError, check_count, wrong
+from shiftcal._errors import DivergedError, RunDirectoryError, wrong
 from shiftcal._io import sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
@@ -30,7 +30,7 @@ from shiftcal.experiments.environment import describe_device, environment, resol
 from shiftcal.experiments.finished import finished
 from shiftcal.experiments.noisy import with_noise
 from shiftcal.experiments.origin import held_out_the_same, matched
-from shiftcal.experiments.saving import check_resumable, close, saving
+from shiftcal.experiments.saving import AfterWarmup, check_resumable, close, saving
 from shiftcal.experiments.setup import (
     evaluate_with,
     load_dataset,
@@ -77,7 +77,6 @@ def train(
     *,
     checkpoints: Path | None = None,
     resume: bool = False,
-    until: int | None = None,
     progress: bool = True,
 ) -> Trained:
     """Train one method and return the trained model, with the history of its epochs.
@@ -85,18 +84,15 @@ def train(
     Args:
         config: What to train.
         dataset: What to train on, by default what the config names.
-        checkpoints: Directory for a checkpoint after every epoch; None keeps everything in memory.
+        checkpoints: Directory for checkpoints after epochs; None keeps everything in memory.
         resume: Continue from the last checkpoint there is.
-        until: Stop when so many epochs are done; the learning rate stays that of the whole run.
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
-    if until is not None:
-        check_count("until", until)
     dataset = dataset or load_dataset(config)
     check_training_data(config, dataset)
     setup = with_noise(set_up(config, dataset), config, dataset)
-    with saving(setup.state, config, checkpoints, resume=resume, until=until, progress=progress) as hooks:
-        fit(setup.state, setup.task, config.engine, hooks=hooks, until=until, progress=progress)
+    with saving(setup.state, config, checkpoints, resume=resume, progress=progress) as hooks:
+        fit(setup.state, setup.task, config.engine, hooks=hooks, progress=progress)
     model, epoch = setup.state.weights(config.row.weights, setup.task.unseen_images)
     return Trained(model, epoch, setup.preprocess, setup.state, setup.task)
 
@@ -109,11 +105,13 @@ def complete(
     dataset: Dataset | None = None,
     progress: bool = True,
     artefacts: Artefacts | None = None,
+    after_warmup: AfterWarmup | None = None,
 ) -> RunRecord:
     """Train and evaluate one run in a directory of its own, and return its record.
 
     With `resume`, a finished run is not trained again and an interrupted one continues from its last checkpoint.
-    `artefacts` makes files of the record and the directory, which trackers are given at the end.
+    `artefacts` makes files of the record and the directory, which trackers are given at the end. `after_warmup` is
+    given the checkpoint of the last epoch before filter and constraint start.
     """
     check_config(config)
     _check_shared(out)
@@ -129,7 +127,9 @@ def complete(
         if config.finetuned_from:
             dataset = matched(config, dataset, Path(config.finetuned_from))
         check_data(config, dataset)
-        return _Completion(config, dataset, out, resume, progress, held, Tracking(out, config), artefacts).record()
+        return _Completion(
+            config, dataset, out, resume, progress, held, Tracking(out, config), artefacts, after_warmup
+        ).record()
 
 
 def comparable(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +153,7 @@ class _Completion:
     held: ExitStack
     tracking: Tracking
     artefacts: Artefacts | None
+    after_warmup: AfterWarmup | None
 
     def record(self) -> RunRecord:
         """Train, write the weights, evaluate, and write the record."""
@@ -283,7 +284,13 @@ class _Completion:
         checkpoints = directory.checkpoints_in(self.out)
         self.held.callback(close, self.tracking)
         return saving(
-            state, self.config, checkpoints, resume=self.resume, progress=self.progress, tracking=self.tracking
+            state,
+            self.config,
+            checkpoints,
+            resume=self.resume,
+            progress=self.progress,
+            tracking=self.tracking,
+            after_warmup=self.after_warmup,
         )
 
     def _claim(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from shiftcal.experiments.tracking import Tracking
 from shiftcal.training.loop import Hooks
 from shiftcal.training.state import TrainState
 
+AfterWarmup = Callable[[Path], None]
+
 
 @contextmanager
 def saving(
@@ -27,14 +29,15 @@ def saving(
     checkpoints: Path | None,
     *,
     resume: bool,
-    until: int | None = None,
     progress: bool = True,
     tracking: Tracking | None = None,
+    after_warmup: AfterWarmup | None = None,
 ) -> Iterator[Hooks]:
-    """Continue a state from its last checkpoint, if there is one, and save it after every epoch and on a signal.
+    """Continue a state from its last checkpoint, if there is one, and save it after epochs and on a signal.
 
-    Yields the hooks for `fit`, which may be told to stop when `until` epochs are done. After a signal the process ends
-    as the signal would have ended it. With `tracking`, that one is started and told; the caller closes it.
+    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it. With `tracking`, that
+    one is started and told; the caller closes it. `after_warmup` is given the checkpoint of the last epoch before
+    filter and constraint start, on rank 0.
     """
     taken = None
     if checkpoints and checkpoint.checkpoints(checkpoints):
@@ -44,10 +47,11 @@ def saving(
         taken = restore(state, config, checkpoints)
     unfinished = state.epochs_done < _epochs(config)
     if taken is not None and unfinished and progress and _distributed.rank() == 0:
-        say(f"{config.method}  resumes from {taken.name}")
+        by = state.history[-1].get("trained_by") if state.history else None
+        say(f"{config.method}  resumes from {taken.name}{f', trained by {by}' if by else ''}")
     first = checkpoints if checkpoints and _distributed.rank() == 0 else None
     with Interrupt(enabled=checkpoints is not None) as interrupt:
-        hooks = _SavingHooks(config, first, interrupt, tracking, until)
+        hooks = _SavingHooks(config, first, interrupt, tracking, after_warmup)
         try:
             yield hooks
         except DivergedError as error:
@@ -81,9 +85,10 @@ class _SavingHooks(Hooks):
         checkpoints: Path | None,
         interrupt: Interrupt,
         tracking: Tracking | None = None,
-        until: int | None = None,
+        after_warmup: AfterWarmup | None = None,
     ) -> None:
-        self._config, self._interrupt, self._last = config, interrupt, (until, _epochs(config))
+        self._config, self._interrupt, self._after_warmup = config, interrupt, after_warmup
+        self._warmup = None if after_warmup is None else config.train.start_epoch
         self._saved = checkpoint.epochs_in(checkpoints) if checkpoints else set()
         self.after_step = interrupt.after_step  # type: ignore[method-assign]
         self._saver = checkpoint.Saver(checkpoints) if checkpoints else None
@@ -102,6 +107,9 @@ class _SavingHooks(Hooks):
             saved = [entry for entry in state.history if entry["epoch"] in self._saved or self._is_due(entry["epoch"])]
             losses = [entry["validation"]["nll"] for entry in saved if entry.get("validation")]
             self._save(state, bar, best=bool(losses) and losses[-1] == min(losses))
+        if self._saver and self._after_warmup and state.epochs_done == self._warmup:
+            self._saver.wait()
+            self._after_warmup(self._saver.directory / checkpoint.name_of(state.epochs_done))
         if self._tracking:
             try:
                 self._tracking.log(state.history)
@@ -110,7 +118,8 @@ class _SavingHooks(Hooks):
         return stop
 
     def _is_due(self, epoch: int) -> bool:
-        return epoch % self._config.engine.checkpoint_every == 0 or epoch in self._last
+        every = self._config.engine.checkpoint_every
+        return epoch % every == 0 or epoch in (self._warmup, _epochs(self._config))
 
     def close(self) -> None:
         if self._saver:

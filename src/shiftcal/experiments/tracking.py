@@ -14,6 +14,8 @@ from shiftcal.experiments.config import Config
 from shiftcal.experiments.trackers import Tracker, make_tracker
 from shiftcal.records import METRICS, RunRecord
 
+_LOG = "log.jsonl"
+
 
 class Tracking:
     """Logs every epoch, in files beside the checkpoints and to the trackers that a recipe names."""
@@ -21,22 +23,29 @@ class Tracking:
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
         self._trackers: list[Tracker] = []
+        self._told_before = False
 
     def start(self) -> None:
         """Start the trackers."""
         for left in self.directory.glob(".log.*.tmp"):  # half-written by a process that was killed
             left.unlink(missing_ok=True)
+        self._told_before = (self.directory / _LOG).is_file()
         self._trackers = [make_tracker(name, self.directory, self.config) for name in self.config.train.track]
 
     def log(self, history: list[dict[str, Any]]) -> None:
-        """Write the whole history anew: a resumed run continues where its checkpoint was, not where its log ends."""
+        """Write the whole history anew: a resumed run continues where its checkpoint was, not where its log ends.
+
+        Trackers are told the last epoch; the first time all, of which another run may have trained those before.
+        """
         rows = [flat(entry, "_") for entry in history]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.directory / "log.jsonl", lines.encode())
+        write_atomically(self.directory / _LOG, lines.encode())
         write_atomically(self.directory / "log.csv", _csv(rows).encode())
-        for tracker in self._trackers:
-            tracker.log(_numbers(rows[-1]), int(rows[-1]["epoch"]))
+        for row in rows[-1:] if self._told_before else rows:
+            for tracker in self._trackers:
+                tracker.log(_numbers(row), int(row["epoch"]))
+        self._told_before = True
 
     def finish(self, record: RunRecord, files: Callable[[], Sequence[Path]]) -> None:
         """Tell the trackers what the evaluation found; `files` makes the figures and the page, if there are any."""
@@ -61,7 +70,7 @@ def evaluated(record: RunRecord) -> dict[str, float]:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in row.items() if name != "epoch" and value is not None}
+    return {name: float(value) for name, value in row.items() if name != "epoch" and isinstance(value, int | float)}
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

@@ -186,14 +186,14 @@ class Epoch(Model):
 
     Attributes:
         test: Metrics of the sets "clean" and "shifted", where `evaluation.every` asked.
-        shared: Whether it was trained once for several runs of a grid, before they differ.
+        trained_by: The run of the same grid that trained it, where this run continues from another's warm-up.
         noise: What `evaluation.noise` asked for, by the parameters' scope, "all" and "classifier": means over pairs of
             batches, and their standard errors (`…_error`).
     """
 
     epoch: Annotated[int, Field(ge=0, le=10**9)]
     active: bool = False
-    shared: bool | None = None
+    trained_by: str | None = None
     filtered: int = 0
     learning_rate: Number = 0.0
     loss: Number

@@ -43,5 +43,4 @@ class BestEpochs:
         self._kept = {
             name: kept | {"weights": {key: tensor.to(own[key].device) for key, tensor in kept["weights"].items()}}
             for name, kept in state.items()
-            if name in self.wanted
         }

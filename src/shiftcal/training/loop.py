@@ -46,7 +46,6 @@ def fit(
     settings: EngineSettings | None = None,
     *,
     hooks: Hooks | None = None,
-    until: int | None = None,
     progress: bool = True,
 ) -> TrainState:
     """Train to the last epoch, or until a hook stops it.
@@ -56,12 +55,10 @@ def fit(
         task: What is trained on what.
         settings: How steps are executed.
         hooks: What happens between steps and epochs.
-        until: Stop when so many epochs are done; the schedule stays that of all.
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
     settings, hooks, epochs = settings or EngineSettings(), hooks or Hooks(), task.settings.epochs
-    last = epochs if until is None else min(until, epochs)
-    costs = [task.steps_per_epoch * _step_cost(state, task, epoch) for epoch in range(last)]
+    costs = [task.steps_per_epoch * _step_cost(state, task, epoch) for epoch in range(epochs)]
     done = sum(costs[: state.epochs_done]) + state.steps_done * _step_cost(state, task, state.epochs_done)
     shown = progress and _distributed.rank() == 0
     with (
@@ -72,7 +69,7 @@ def fit(
     ):
         totals = Totals(state.optimizer.found_inf)  # type: ignore[attr-defined]
         engine = _engine(state, task, settings, totals, bar)
-        while state.epochs_done < last:
+        while state.epochs_done < epochs:
             if not _train_epoch(state, task, engine, totals, bar, hooks):
                 hooks.paused(state, bar)
                 break

@@ -19,6 +19,7 @@ from shiftcal.experiments import run as run_module
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.interrupt import Interrupt
 from shiftcal.experiments.run import train
+from shiftcal.records import read_record
 from shiftcal.training.engine import distributed
 from shiftcal.training.engine.distributed import Buckets, ShardedOps
 
@@ -262,15 +263,17 @@ def test_a_signal_that_comes_while_processes_ask_is_not_lost(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_a_grid_in_several_processes(tmp_path: Path) -> None:
-    words = ["data.train=40", "data.validation=20", "data.test=20", "train.epochs=1", "train.batch_size=10"]
+    words = ["data.train=40", "data.validation=20", "data.test=20", "train.epochs=2", "train.batch_size=10"]
     options = [word for item in (*words, "evaluation.corruptions=[]") for word in ("--set", item)]
-    for methods in ("ce", "ce,fgr"):
+    for methods in ("ce", "ce,fgr,rect-only"):
         command = [*torchrun(2), "-m", "shiftcal", "bench", "demo", *options, "--methods", methods]
         command += ["--out", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("| fgr |") == 2, "both tables, once"
     assert (tmp_path / "report.html").is_file()
+    history = read_record(tmp_path / "rect-only-0" / "record.json").history
+    assert [epoch.trained_by for epoch in history] == ["fgr-0", None], "it continues from the other's warm-up"
 
 
 @pytest.mark.slow

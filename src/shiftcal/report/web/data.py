@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
+import string
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ CLASSES = 40  # per-class diagrams of so many classes, those with the largest er
 _EPOCH = ("loss", "accuracy", "conflict_rate", "mean_cosine", "learning_rate")
 _DIGITS = 5
 _PICTURES = 1_200_000  # characters for sample images
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"  # of 6 bits each
 _NAMED = ("method", "seed", "data.holdout")  # what a run is called by
 
 
@@ -39,10 +39,15 @@ def page_data(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def compressed(data: Any) -> str:
-    """Write data for a script element: JSON, deflated, in base64, of which no character can end the element."""
+def as_json(data: Any) -> str:
+    r"""Write data for a script element: no character in it can end the element or begin a comment.
+
+    Example:
+        >>> as_json({"name": "</script>"})
+        '{"name":"\\u003c/script\\u003e"}'
+    """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _sets(entries: Sequence[Entry]) -> list[TestSet]:
@@ -119,8 +124,24 @@ def _short(value: Any) -> Any:
     return [_short(item) for item in value] if isinstance(value, list) else value
 
 
-def _bins(measured: Measured | None) -> list[int] | None:
-    return None if measured is None or measured.bins is None else packed(measured.bins)
+def _bins(measured: Measured | None) -> str | None:
+    return None if measured is None or measured.bins is None else coded(packed(measured.bins))
+
+
+def coded(numbers: Iterable[int]) -> str:
+    """Write whole numbers in half as many characters: five bits in a letter, lowest first; the sixth says more follow.
+
+    Example:
+        >>> coded([0, 31, 32, 1000])
+        'AfgBof'
+    """
+    text = ""
+    for number in numbers:
+        while number > 31:
+            text += _LETTERS[32 + number % 32]
+            number //= 32
+        text += _LETTERS[number]
+    return text
 
 
 def packed(bins: Bins) -> list[int]:
@@ -135,7 +156,7 @@ def packed(bins: Bins) -> list[int]:
     return found
 
 
-def _risk(entry: Entry, sets: Sequence[TestSet]) -> dict[str, list[int]]:
+def _risk(entry: Entry, sets: Sequence[TestSet]) -> dict[str, str]:
     """Give histograms of right and wrong predictions: clean, of each shift with all its severities, of all shifts."""
     parts: dict[str, list[Histogram | None]] = {}
     for one in sets:
@@ -144,7 +165,7 @@ def _risk(entry: Entry, sets: Sequence[TestSet]) -> dict[str, list[int]]:
             continue
         for part in ("clean",) if one == CLEAN else ("shifted", f"shift {plain(one.shift)}"):
             parts.setdefault(part, []).append(cell.histogram)
-    return {part: _added([h for h in some if h]) for part, some in parts.items() if some and None not in some}
+    return {part: coded(_added([h for h in some if h])) for part, some in parts.items() if some and None not in some}
 
 
 def _added(histograms: Sequence[Histogram]) -> list[int]:

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from shiftcal.report.text import plain
-from shiftcal.report.web.data import compressed
+from shiftcal.report.web.data import as_json
 from shiftcal.report.web.words import Number
 
 # Sections by id: the title in the navigation, the heading, and the places in it that the script draws into.
@@ -93,8 +93,8 @@ def written(page: Page) -> str:
         f'<nav aria-label="Sections">{links}</nav><main>{_tables(page)}'
         f"{''.join(map(_section, SECTIONS))}{_left_out(page.left_out)}"
         "<noscript><p>The pictures are drawn by a script, which this browser does not run.</p></noscript>"
-        f'</main><script type="application/octet-stream" id="data">{compressed(page.data)}</script>'
-        f"<script>(async () => {{\n'use strict';\n{_script()}}})();</script></body></html>\n"
+        f'</main><script type="application/json" id="data">{as_json(page.data)}</script>'
+        f"<script>(() => {{\n'use strict';\n{_script()}}})();</script></body></html>\n"
     )
 
 

@@ -1,5 +1,24 @@
-if (!("DecompressionStream" in window)) document.querySelector("main").prepend("The pictures need a browser of 2023 or later.");
-const data = await inflated(document.getElementById("data").textContent);
+const data = JSON.parse(document.getElementById("data").textContent);
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const bitsOf = new Map([...LETTERS].map((letter, bits) => [letter, bits]));
+
+// Whole numbers as they were written: five bits in a letter, lowest first; the sixth says that more follow.
+function decoded(text) {
+  const numbers = [];
+  let value = 0, unit = 1;
+  for (const letter of text) {
+    const bits = bitsOf.get(letter);
+    value += (bits & 31) * unit;
+    if (bits > 31) unit *= 32;
+    else { numbers.push(value); value = 0; unit = 1; }
+  }
+  return numbers;
+}
+
+for (const run of data.runs) {
+  for (const key of Object.keys(run.bins)) run.bins[key] = run.bins[key].map((text) => text && decoded(text));
+  for (const key of Object.keys(run.risk ?? {})) run.risk[key] = decoded(run.risk[key]);
+}
 const COLOURS = ["#2f7ed8", "#d95f34", "#2a9d6f", "#b353c4", "#a98600", "#d6457f", "#1f97ad", "#75871a", "#8468dd", "#a5673c", "#6d7f90"];
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
 const SVG = "http://www.w3.org/2000/svg";
@@ -7,12 +26,6 @@ const SVG = "http://www.w3.org/2000/svg";
 // What is chosen; every control writes here, and every picture is drawn from it.
 const state = { method: 0, versus: -1, seed: -1, metric: 0, state: 0, set: 0, hidden: new Set(), shared: true };
 const drawings = [];
-
-// The data of the page, which are JSON, deflated, in base64.
-function inflated(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
-}
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
