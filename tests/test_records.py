@@ -88,8 +88,9 @@ def test_a_grid_in_several_files(tmp_path: Path) -> None:
     assert records.grids_in(tmp_path) == [], "they add to one that is there"
     write_grid(tmp_path / "records.jsonl.xz", [record("dfl", 0, 0.1)])
     assert methods() == ["dfl", "ce", "fgr"]
+    write_grid(tmp_path / "records.jsonl", [record("ls", 0, 0.1)])
+    assert methods() == ["ls", "ce", "fgr"], "plain and compressed are one, of which the plain one counts"
     write_grid(tmp_path / "records.jsonl", [record("dfl", 0, 0.1)])
-    assert methods() == ["dfl", "ce", "fgr"], "plain and compressed are one"
     for name in ("notes-records.jsonl", "records.old.jsonl", "records-later.jsonl.bak"):
         (tmp_path / name).write_text("no file of records")
     assert methods() == ["dfl", "ce", "fgr"]

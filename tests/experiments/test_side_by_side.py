@@ -1,6 +1,10 @@
 """Runs side by side, each in a process of its own."""
 
+from collections.abc import Mapping
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,3 +50,67 @@ def test_the_gpu_is_shared_only_where_there_is_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(side_by_side.subprocess, "run", lambda *args, **_: calls.append(args))
     with side_by_side._shared_gpu():
         assert calls == []
+
+
+class Ended:
+    """A run that has ended by the time anybody looks."""
+
+    started: dict[str, list[str]]
+
+    def __init__(self, name: str, config: Config, out: Path, workers: int, followers: Mapping[str, Config]) -> None:
+        self.started[name] = list(followers)
+        receiver, sender = Pipe(duplex=False)
+        sender.close()
+        self.handles, self.followers = [receiver], set(followers)
+        self.process = SimpleNamespace(is_alive=lambda: False)
+
+    def listen(self) -> None: ...
+
+    def reason(self) -> str:
+        return "ended"
+
+
+@pytest.mark.parametrize(("share", "followers"), [(True, ["rect-only"]), (False, [])])
+def test_followers_are_those_that_wait_unless_nothing_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: bool, followers: list[str]
+) -> None:
+    monkeypatch.setattr(side_by_side, "_Run", Ended)
+    monkeypatch.setattr(Ended, "started", {}, raising=False)
+    configs = {name: config(f"method={name}") for name in ("fgr", "rect-only", "ce")}
+    with pytest.raises(UnfinishedError):
+        complete_all(configs, tmp_path, workers=2, share_warmup=share)
+    order = ["fgr", "ce", "rect-only"] if share else list(configs)
+    assert list(Ended.started) == order, "one that waits for a warm-up lets others go first"
+    assert Ended.started["fgr"] == followers
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_run_tells_that_it_has_handed_over_and_why_it_failed() -> None:
+    run: Any = object.__new__(side_by_side._Run)
+    run._receiver, sender = Pipe(duplex=False)
+    run._reason, run._open, run.followers = None, True, {"rect-only"}
+    run.process = SimpleNamespace(sentinel=7, exitcode=1, join=lambda: None)
+    run.listen()
+    assert run.followers == {"rect-only"}
+    assert run.handles == [7, run._receiver]
+    sender.send(None)
+    run.listen()
+    assert run.followers == set()
+    sender.send("it diverged")
+    sender.close()
+    assert run.reason() == "it diverged"
+    assert run.handles == [7], "nothing more is to come"
+
+
+def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver, sender = Pipe(duplex=False)
+    handed: list[object] = []
+    monkeypatch.setattr(side_by_side, "hand_over", lambda *words, by: handed.append((*words, by, receiver.poll())))
+    monkeypatch.setattr(side_by_side, "complete", lambda *_, after_warmup, **__: after_warmup(tmp_path / "epoch-0001"))
+    monkeypatch.setattr(side_by_side.torch, "set_num_threads", lambda _: None)
+    other = config("method=rect-only")
+    side_by_side._complete(
+        "fgr", config("method=fgr").to_dict(), str(tmp_path), 1, {"rect-only": other.to_dict()}, sender
+    )
+    assert handed == [(tmp_path / "epoch-0001", {"rect-only": other}, tmp_path, "fgr", False)]
+    assert receiver.recv() is None

@@ -552,6 +552,26 @@ def test_a_best_epoch_that_a_signal_saved_stays_the_best_after_resuming(
     assert saved == [(6, False), (9, True)], "epoch 7 was never saved"
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_an_epoch_that_a_signal_saves_is_judged_by_its_own_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = _SavingHooks(load_config("demo", ["engine.checkpoint_every=3"]), None, Interrupt(enabled=False))
+    saved: list[tuple[int, bool]] = []
+    monkeypatch.setattr(hooks, "_save", lambda state, *_, best: saved.append((state.epochs_done, best)))
+    history = [{"epoch": k, "validation": {"nll": nll}} for k, nll in enumerate((9.0, 9.0, 1.0, 5.0), start=1)]
+    for count, asked in ((3, False), (4, True)):
+        monkeypatch.setattr(hooks._interrupt, "now", lambda asked=asked: asked)
+        hooks.after_epoch(SimpleNamespace(history=history[:count], epochs_done=count), None)  # type: ignore[arg-type]
+    assert saved == [(3, True), (4, False)]
+
+
+def test_the_epochs_that_have_a_checkpoint(tmp_path: Path) -> None:
+    for name in ("epoch-0007", "best-epoch-0004", "epoch-0009-step-0000003", "notes"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.epochs_in(tmp_path) == {4, 7}
+    assert checkpoint.epochs_done(tmp_path) == 9
+    assert checkpoint.epochs_done(tmp_path / "none") == 0
+
+
 def test_dropout_continues_where_an_epoch_was_stopped(
     dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
 ) -> None:

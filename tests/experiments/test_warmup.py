@@ -42,11 +42,12 @@ def trained_by(record: RunRecord) -> list[str | None]:
     return [epoch.trained_by for epoch in record.history]
 
 
-def test_runs_that_share_a_warmup_end_as_they_do_alone(tmp_path: Path) -> None:
+def test_runs_that_share_a_warmup_end_as_they_do_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("filter-only", "fgr-ema", "dfl", "ce")
     words = ('evaluation.also=["best_ece", "average"]', "engine.checkpoint_every=3")
     configs = {name: config(name, *words) for name in names}
     records = complete_all(configs, tmp_path / "grid")
+    assert "fgr-ema  resumes from epoch-0002, trained by filter-only\n" in capsys.readouterr().out
     for name, record in zip(names, records, strict=True):
         alone = complete(configs[name], tmp_path / name, progress=False)
         assert result(record) == result(alone), name
@@ -78,9 +79,23 @@ def test_what_decides_the_epochs_before_the_start() -> None:
     for words in ("evaluation.bins=10", "evaluation.batch_size=20", "data.train=64", "perturb.until=0.9"):
         assert alike("fgr", "fgr", words) == words.startswith("perturb"), words
     assert alike("fgr", "fgr", "data.workers=1", "engine.checkpoint_every=3", "evaluation.temperature_criterion=ece")
-    for words in ("train.keep=average", "engine.precision=bf16", "gamma.runner_up=incorrect", "train.model=resnet18"):
+    of_the_step = ("learning_rate=0.3", "momentum=0.5", "weight_decay=0.1", "schedule=cosine", "warmup=0.0")
+    of_the_run = ("augment=none", "batch_size=16", "accumulate=2", "loss_reduction=sum", "average_decay=0.5")
+    for words in (*of_the_step, *of_the_run):
+        assert not alike("fgr", "fgr", f"train.{words}"), words
+    for words in (
+        "engine.deterministic=true",
+        "train.keep=average",
+        "engine.precision=bf16",
+        "gamma.runner_up=incorrect",
+        "train.model=resnet18",
+    ):
         assert not alike("fgr", "fgr", words), words
     assert not alike("fgr", "fgr", 'evaluation.also=["best_nll"]'), "what is kept of the epochs before"
+    averaged = identity(config("fgr", 'evaluation.also=["average", "last"]'))
+    assert averaged == identity(config("fgr", "train.keep=average")), (
+        "whoever asks for it, and the last there always is"
+    )
     assert not alike("ls", "ls", "train.smoothing=0.1")
     assert alike("ls", "ls", "train.smoothing=0.05"), "the row's own"
     assert not alike("dfl+views", "dfl+views", "perturb.severity=5.0")
@@ -176,26 +191,55 @@ def test_what_cannot_be_handed_over_is_told_and_trains_on_its_own(
     told = capsys.readouterr().out
     assert "dfl does not continue from the warm-up of fgr: Parameter `out` should be a directory in which no" in told
     assert "rect-only does not continue from the warm-up of fgr: " in told
+    assert "weighted-sum" not in told
     monkeypatch.setattr(warmup, "locked", locked)
     monkeypatch.setattr(checkpoint, "write", full_disk)
     assert handed() == ["weighted-sum"]
     assert "dfl does not continue from the warm-up of fgr: [Errno 28]" in capsys.readouterr().out
     monkeypatch.undo()
-    before = (tmp_path / "weighted-sum" / "checkpoints" / "epoch-0001" / "state.pt").stat().st_mtime_ns
     (warmed / "model.safetensors").write_bytes(b"damaged")
     assert handed() == ["weighted-sum"]
     assert "dfl does not continue from the warm-up of fgr: " in capsys.readouterr().out
-    after = (tmp_path / "weighted-sum" / "checkpoints" / "epoch-0001" / "state.pt").stat().st_mtime_ns
-    assert after == before, "a run that has begun is left alone"
     record = complete(others["dfl"], tmp_path / "dfl", resume=True, progress=False)
     assert trained_by(record) == [None, None]
+
+
+def test_a_run_that_has_begun_meanwhile_is_left_alone(warmed: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "dfl" / "checkpoints" / "epoch-0001"
+    hand_over(warmed, {"dfl": config("dfl", "train.epochs=2")}, tmp_path, "fgr")
+    before = (begun / "state.pt").stat().st_mtime_ns
+    hand_over(warmed, {"dfl": config("dfl", "train.epochs=2")}, tmp_path, "fgr")
+    assert (begun / "state.pt").stat().st_mtime_ns == before
+
+
+def test_half_a_copy_is_no_beginning(warmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def killed(*words: Any) -> Path:
+        names.append(words[1])
+        return write(*words) if len(names) == 1 else full_disk()
+
+    write = checkpoint.write
+    assert checkpoint.best_checkpoints(warmed.parent)
+    monkeypatch.setattr(checkpoint, "write", killed)
+    hand_over(warmed, {"dfl": config("dfl", "train.epochs=2")}, tmp_path, "fgr")
+    assert names == ["best-epoch-0001", "epoch-0001"]
+    assert not checkpoint.checkpoints(tmp_path / "dfl" / "checkpoints"), "it is written again the next time"
+
+
+def test_a_damaged_best_checkpoint_is_left_out(warmed: Path, tmp_path: Path) -> None:
+    (best,) = checkpoint.best_checkpoints(warmed.parent)
+    (best / "history.json").unlink()  # a link to that of the other
+    (best / "history.json").write_text("[]")
+    hand_over(warmed, {"dfl": config("dfl", "train.epochs=2")}, tmp_path, "fgr")
+    assert [path.name for path in (tmp_path / "dfl" / "checkpoints").iterdir()] == ["epoch-0001"]
 
 
 def held(out: Path) -> Any:
     raise RunDirectoryError("out", "a directory in which no other process works", str(out))
 
 
-def full_disk(*_: Any) -> None:
+def full_disk(*_: Any) -> Path:
     raise OSError(28, "No space left on device")
 
 

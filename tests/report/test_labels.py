@@ -121,7 +121,7 @@ def test_what_is_not_set_is_as_if_it_were_not_there() -> None:
     check_comparable([run("fgr", train__milestones=[]), run("fgr", 1)])
     assert names(run("fgr", train__nesterov=False), run("fgr", 1)) != ["fgr", "fgr"], "false is a value"
     assert names(run("fgr-released", train__clip_norm=2.0), run("fgr-released", 1)) == ["fgr-released"] * 2, "the row's"
-    assert names(run("ls", train__smoothing=0.05), run("ls", 1)) == ["ls"] * 2
+    assert names(run("ls", train__smoothing=0.05), run("ls", 1), run("ls", 2, train__smoothing=None)) == ["ls"] * 3
     views = [run("ls+views"), run("ls+views", 1, perturb__amplitude=0.1), run("ls+views", perturb__amplitude=0.2)]
     assert names(*views) == [f"ls+views, perturb.amplitude {share}" for share in (0.1, 0.1, 0.2)]
     assert names(run("fgr", filter__filter="fft"), run("fgr")) == [

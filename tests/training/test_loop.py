@@ -502,3 +502,20 @@ def test_max_ent_takes_the_class_prior_of_the_training_set(dataset: data.Dataset
     expected = losses.max_ent(logits, targets, class_prior=[share / sum(shares) for share in shares])
     torch.testing.assert_close(setup.state.plain.main(logits, inputs), expected)
     assert not torch.isclose(expected, losses.max_ent(logits, targets))
+
+
+def test_a_resumed_run_is_executed_as_the_whole_one(dataset: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is worth compiling is decided by the whole run's steps."""
+    steps: list[int] = []
+
+    class Watched(engine.Engine):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            steps.append(options["steps"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("shiftcal.training.loop.Engine", Watched)
+    setup = set_up(config("train.epochs=2"), dataset)
+    fit(setup.state, setup.task, progress=False)
+    setup.state.epochs_done = 1
+    fit(setup.state, setup.task, progress=False)
+    assert steps == [2 * setup.task.steps_per_epoch] * 2
