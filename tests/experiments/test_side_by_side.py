@@ -113,4 +113,5 @@ def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest
         "fgr", config("method=fgr").to_dict(), str(tmp_path), 1, {"rect-only": other.to_dict()}, sender
     )
     assert handed == [(tmp_path / "epoch-0001", {"rect-only": other}, tmp_path, "fgr", False)]
+    assert receiver.poll()
     assert receiver.recv() is None
