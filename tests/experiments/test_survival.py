@@ -522,6 +522,18 @@ def test_a_checkpoint_is_safe_before_an_older_one_goes(tmp_path: Path, monkeypat
     assert calls == ["rename epoch-0003", f"sync {tmp_path.name}", "remove epoch-0001"]
 
 
+def test_what_a_kill_left_half_written_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    for name in (".epoch-0003.tmp", ".best-epoch-0002.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.pt").write_bytes(b"half")
+    saver = checkpoint.Saver(tmp_path)
+    saver.save("epoch-0003", model, {"config": {}, "epochs": 3}, [], best=True)
+    saver.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-epoch-0003", "epoch-0003"]
+    checkpoint.check(tmp_path / "best-epoch-0003")
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_the_best_epoch_is_better_than_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks = _SavingHooks(load_config("demo"), None, Interrupt(enabled=False))

@@ -180,7 +180,8 @@ def is_whole(path: Path) -> bool:
 def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, history: bytes) -> Path:
     """Write a checkpoint and remove all but the last two."""
     final, temporary = directory / name, directory / f".{name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in directory.glob(".*.tmp"):  # by a kill: this process alone writes here
+        shutil.rmtree(left, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         buffer = io.BytesIO()
@@ -204,7 +205,6 @@ def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, hi
 def keep_best(path: Path) -> None:
     """Keep a checkpoint beside the last ones as the best so far, in place of the one that was."""
     final, temporary = path.with_name(f"{BEST}{path.name}"), path.with_name(f".{BEST}{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(path, temporary, copy_function=_link)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
