@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def cores() -> int:
@@ -30,6 +33,17 @@ def peak_memory() -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees: glibc gives large blocks back, and every step pays for new ones.
+
+    Blocks of 1 GiB and more are still given back. Other systems than Linux with glibc are left as they are.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        kept = mallopt(_MMAP_THRESHOLD, 1 << 30)
+        if kept:  # without the first the second alone would have every large block given back
+            mallopt(_TRIM_THRESHOLD, -1)
 
 
 def versions() -> dict[str, str | None]:

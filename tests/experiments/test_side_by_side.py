@@ -107,7 +107,9 @@ def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest
     handed: list[object] = []
     monkeypatch.setattr(side_by_side, "hand_over", lambda *words, by: handed.append((*words, by, receiver.poll())))
     monkeypatch.setattr(side_by_side, "complete", lambda *_, after_warmup, **__: after_warmup(tmp_path / "epoch-0001"))
-    monkeypatch.setattr(side_by_side.torch, "set_num_threads", lambda _: None)
+    settings: list[object] = []
+    monkeypatch.setattr(side_by_side.torch, "set_num_threads", settings.append)
+    monkeypatch.setattr(side_by_side, "keep_freed_memory", lambda: settings.append("memory kept"))
     other = config("method=rect-only")
     side_by_side._complete(
         "fgr", config("method=fgr").to_dict(), str(tmp_path), 1, {"rect-only": other.to_dict()}, sender
@@ -115,3 +117,4 @@ def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest
     assert handed == [(tmp_path / "epoch-0001", {"rect-only": other}, tmp_path, "fgr", False)]
     assert receiver.poll()
     assert receiver.recv() is None
+    assert settings == [1, "memory kept"]

@@ -14,6 +14,7 @@ import typer
 # Before torch is imported: by default its waiting threads spin so long that a busy machine trains ten times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+from shiftcal._machine import keep_freed_memory
 from shiftcal.cli import (
     analyse,
     audit,
@@ -80,6 +81,7 @@ def root(
 def main() -> None:
     """Run the command line; under torchrun all ranks run it together and rank 0 prints."""
     warnings.showwarning = show_warning  # type: ignore[assignment]
+    keep_freed_memory()
     if not is_distributed():
         app()
         return

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from shiftcal._errors import UnfinishedError, reason_of
-from shiftcal._machine import cores
+from shiftcal._machine import cores, keep_freed_memory
 from shiftcal._progress import Progress, say
 from shiftcal.experiments.config import Config, from_dict
 from shiftcal.experiments.run import complete
@@ -120,6 +120,7 @@ def _complete(
 ) -> None:
     """Complete one run; in a process of its own."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
 
     def after_warmup(path: Path) -> None:
         hand_over(path, {other: from_dict(tree) for other, tree in followers.items()}, Path(out), by=name)
