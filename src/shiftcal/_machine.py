@@ -8,8 +8,10 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_MALLOC_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 
 
 def cores() -> int:
@@ -38,12 +40,14 @@ def peak_memory() -> int:
 def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees: glibc gives large blocks back, and every step pays for new ones.
 
-    Blocks of 1 GiB and more are still given back. Other systems than Linux with glibc are left as they are.
+    Blocks of 256 MiB and more are still given back, in threads other than the main one those of 64 MiB. Another libc
+    and settings of the user's (`MALLOC_TRIM_THRESHOLD_` and the like) are left as they are.
     """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        kept = mallopt(_MMAP_THRESHOLD, 1 << 30)
-        if kept:  # without the first the second alone would have every large block given back
-            mallopt(_TRIM_THRESHOLD, -1)
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(libc, "gnu_get_libc_version") or any(name in os.environ for name in _MALLOC_SETTINGS):
+        return
+    if any(libc.mallopt(_MMAP_THRESHOLD, size) for size in (256 << 20, 32 << 20)):  # before glibc 2.35 32 MiB at most
+        libc.mallopt(_TRIM_THRESHOLD, -1)  # alone it would have every large block given back
 
 
 def versions() -> dict[str, str | None]:

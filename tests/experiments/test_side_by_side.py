@@ -1,6 +1,6 @@
 """Runs side by side, each in a process of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,8 +106,13 @@ def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest
     receiver, sender = Pipe(duplex=False)
     handed: list[object] = []
     monkeypatch.setattr(side_by_side, "hand_over", lambda *words, by: handed.append((*words, by, receiver.poll())))
-    monkeypatch.setattr(side_by_side, "complete", lambda *_, after_warmup, **__: after_warmup(tmp_path / "epoch-0001"))
     settings: list[object] = []
+
+    def completing(*_: object, after_warmup: Callable[[Path], None], **__: object) -> None:
+        settings.append("completed")
+        after_warmup(tmp_path / "epoch-0001")
+
+    monkeypatch.setattr(side_by_side, "complete", completing)
     monkeypatch.setattr(side_by_side.torch, "set_num_threads", settings.append)
     monkeypatch.setattr(side_by_side, "keep_freed_memory", lambda: settings.append("memory kept"))
     other = config("method=rect-only")
@@ -117,4 +122,4 @@ def test_a_process_hands_over_and_then_tells(tmp_path: Path, monkeypatch: pytest
     assert handed == [(tmp_path / "epoch-0001", {"rect-only": other}, tmp_path, "fgr", False)]
     assert receiver.poll()
     assert receiver.recv() is None
-    assert settings == [1, "memory kept"]
+    assert settings == [1, "memory kept", "completed"]

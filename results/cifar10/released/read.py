@@ -50,6 +50,16 @@ def noise(logs: dict[str, list[dict[str, Any]]]) -> None:
                     )
 
 
+def single_epochs(logs: dict[str, list[dict[str, Any]]]) -> None:
+    for method, entries in logs.items():
+        best = min(entries, key=lambda entry: entry["validation_ece"])
+        print(method, "lowest", best["epoch"], best["validation_ece"], best["validation_accuracy"])
+        print(method, "195 to 200", [entry["validation_ece"] for entry in entries[194:200]])
+    for epoch in (201, 275, 331):
+        entry = logs["fgr-released"][epoch - 1]
+        print("fgr-released", epoch, "conflicts", entry["conflict_rate"], "cosine", entry["mean_cosine"])
+
+
 def times(logs: dict[str, list[dict[str, Any]]]) -> None:
     alone, filtered = (logs["fgr-released"][k] for k in (slice(100, 200), slice(201, 203)))
     both = [entry["seconds"] for entries in logs.values() for entry in entries[219:319]]
@@ -79,5 +89,6 @@ if __name__ == "__main__":
     logs = {method: log(method) for method in METHODS}
     table(logs)
     noise(logs)
+    single_epochs(logs)
     times(logs)
     draw(logs)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftcal._errors import DivergedError, UnfinishedError, wrong
+from shiftcal._machine import keep_freed_memory
 from shiftcal._progress import Progress
 from shiftcal.experiments.config import Config, from_dict
 from shiftcal.experiments.run import complete
@@ -55,6 +56,7 @@ def _run(config: dict[str, Any], out: str, folder: str) -> RunRecord:
     """Complete one run; on a worker. Plugins may lie in the folder in which the grid was started."""
     if config.get("plugins") and folder not in sys.path:
         sys.path.append(folder)
+    keep_freed_memory()
     return complete(from_dict(config), Path(out), resume=True, progress=False)
 
 
