@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SMALL = ("train.model=resnet18", "train.batch_size=128", "data.train=2560", "data.validation=256", "data.test=256")
+SMALL = ("train.model=resnet18", "train.batch_size=128", "data.train=640", "data.validation=256", "data.test=256")
 SHORT = ("device=cpu", "method=ce", "train.epochs=3", "evaluation.corruptions=[]", 'evaluation.temperatures=["clean"]')
 DEFAULTS = "from shiftcal import cli; cli.keep_freed_memory = lambda: None; cli.main()"
 WAYS = {"kept": ["-m", "shiftcal"], "glibc's defaults": ["-c", DEFAULTS]}

@@ -78,9 +78,14 @@ def test_an_old_library_takes_less_or_nothing(
     assert [value for _, value in settings] == expected
 
 
-@pytest.mark.parametrize("name", _machine._MALLOC_SETTINGS)
-def test_settings_of_the_user_stay(name: str, settings: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "1")
+@pytest.mark.parametrize("value", ["1", ""])
+@pytest.mark.parametrize(
+    "name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"]
+)
+def test_settings_of_the_user_stay(
+    name: str, value: str, settings: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
     _machine.keep_freed_memory()
     assert settings == []
 
