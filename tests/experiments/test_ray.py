@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from shiftcal.experiments import ray as on_ray
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.grid import complete_all
 from shiftcal.experiments.run import complete
@@ -90,3 +91,12 @@ def test_an_unknown_engine_and_a_missing_extra(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"`engine` should be .local., or ray installed .*shiftcal\[ray\]"):
         complete_all({"a": config()}, tmp_path, "ray")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_worker_keeps_the_memory_that_it_frees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(on_ray, "keep_freed_memory", lambda: done.append("memory"))
+    monkeypatch.setattr(on_ray, "complete", lambda *_, **__: done.append("run"))
+    on_ray._run(config().to_dict(), str(tmp_path), str(tmp_path))
+    assert done == ["memory", "run"]

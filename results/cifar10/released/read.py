@@ -12,21 +12,22 @@ from typing import Any
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-METHODS = ("fgr-released", "filter-only-released")
+COLOURS = {"fgr-released": "#d55e00", "filter-only-released": "#0072b2"}
 STRETCHES = ((151, 200), (201, 250), (251, 276), (277, 326))
 MEASURED = ("validation_accuracy", "validation_ece", "validation_nll")
+Log = list[dict[str, Any]]
 
 
-def log(method: str) -> list[dict[str, Any]]:
+def log(method: str) -> Log:
     with lzma.open(HERE / f"log-{method}.jsonl.xz", "rt") as file:
         return [json.loads(line) for line in file]
 
 
-def in_stretch(entries: list[dict[str, Any]], key: str, first: int, last: int) -> list[float]:
+def in_stretch(entries: Log, key: str, first: int, last: int) -> list[float]:
     return [entry[key] for entry in entries if first <= entry["epoch"] <= last and key in entry]
 
 
-def table(logs: dict[str, list[dict[str, Any]]]) -> None:
+def table(logs: dict[str, Log]) -> None:
     for first, last in STRETCHES:
         for method, entries in logs.items():
             values = [in_stretch(entries, key, first, last) for key in MEASURED]
@@ -35,7 +36,7 @@ def table(logs: dict[str, list[dict[str, Any]]]) -> None:
             print(f"{first}–{last}", method, *cells, *(f"{mean(value):.3f}" for value in heard if value), sep=" | ")
 
 
-def noise(logs: dict[str, list[dict[str, Any]]]) -> None:
+def noise(logs: dict[str, Log]) -> None:
     for method, entries in logs.items():
         for entry in entries:
             for scope in ("all", "classifier"):
@@ -50,7 +51,7 @@ def noise(logs: dict[str, list[dict[str, Any]]]) -> None:
                     )
 
 
-def single_epochs(logs: dict[str, list[dict[str, Any]]]) -> None:
+def single_epochs(logs: dict[str, Log]) -> None:
     for method, entries in logs.items():
         best = min(entries, key=lambda entry: entry["validation_ece"])
         print(method, "lowest", best["epoch"], best["validation_ece"], best["validation_accuracy"])
@@ -60,21 +61,20 @@ def single_epochs(logs: dict[str, list[dict[str, Any]]]) -> None:
         print("fgr-released", epoch, "conflicts", entry["conflict_rate"], "cosine", entry["mean_cosine"])
 
 
-def times(logs: dict[str, list[dict[str, Any]]]) -> None:
+def times(logs: dict[str, Log]) -> None:
     alone, filtered = (logs["fgr-released"][k] for k in (slice(100, 200), slice(201, 203)))
     both = [entry["seconds"] for entries in logs.values() for entry in entries[219:319]]
     print("an epoch alone", median(entry["seconds"] for entry in alone))
     print("an active one alone (two)", mean(entry["seconds"] for entry in filtered), "side by side", median(both))
 
 
-def draw(logs: dict[str, list[dict[str, Any]]]) -> None:
+def draw(logs: dict[str, Log]) -> None:
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.subplots()
-    colours = {"fgr-released": "#d55e00", "filter-only-released": "#0072b2"}
     for method, entries in reversed(logs.items()):
         epochs = [entry["epoch"] for entry in entries]
         axes.plot(
-            epochs, [100 * entry["validation_ece"] for entry in entries], label=method, color=colours[method], lw=1
+            epochs, [100 * entry["validation_ece"] for entry in entries], label=method, color=COLOURS[method], lw=1
         )
     for epoch, text in ((150, "rate 0.01"), (200, "filter (and constraint)"), (250, "rate 0.001")):
         axes.axvline(epoch, color="0.6", lw=0.8, ls=":")
@@ -86,7 +86,7 @@ def draw(logs: dict[str, list[dict[str, Any]]]) -> None:
 
 
 if __name__ == "__main__":
-    logs = {method: log(method) for method in METHODS}
+    logs = {method: log(method) for method in COLOURS}
     table(logs)
     noise(logs)
     single_epochs(logs)
