@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # loaded after the group is made, it would keep the group to the process's end
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 

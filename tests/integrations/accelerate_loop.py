@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import toy
 from accelerate import Accelerator
+from leaving import leave
 from torch import distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
@@ -34,7 +35,7 @@ def train(case: str, accelerator: Accelerator, ranks: int = 1, clip: float = 0.5
     return net, conflicts
 
 
-if __name__ == "__main__":
+def main() -> None:
     torch.set_num_threads(1)
     found = {}
     accelerator = Accelerator(cpu=True)
@@ -44,4 +45,8 @@ if __name__ == "__main__":
         found[case] = {"weights": weights, "apart": toy.apart(weights), "conflicts": conflicts}
     if dist.get_rank() == 0:
         torch.save(found, Path(sys.argv[1]))
-    toy.leave()
+
+
+if __name__ == "__main__":
+    main()
+    leave()

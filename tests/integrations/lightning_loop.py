@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import toy
+from leaving import leave
 from lightning.pytorch import Trainer
 from torch import distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -105,4 +106,4 @@ if __name__ == "__main__":
     found["audited"] = audited(ranks=2)
     if dist.get_rank() == 0:
         torch.save(found, Path(sys.argv[1]))
-    toy.leave()
+    leave()

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import torch
-import toy
+from leaving import leave
 from torch import distributed as dist
 from torchmetrics import Metric, MetricCollection
 
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     found = computed(dist.get_rank(), dist.get_world_size())
     torch.save(found, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
-    toy.leave()
+    leave()

@@ -1,7 +1,6 @@
 """A small classification that all loops train on, and what is compared of their results."""
 
 import torch
-import torch.distributed.nn  # loaded later, it keeps the group and its threads alive up to the end of the interpreter
 from torch import distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -44,9 +43,3 @@ def apart(weights: torch.Tensor) -> float:
     everyone = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, weights)
     return max(float((other - weights).abs().max()) for other in everyone)
-
-
-def leave() -> None:
-    """Leave the process group together."""
-    dist.barrier()
-    dist.destroy_process_group()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import toy
+from leaving import leave
 from torch import distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
@@ -87,7 +88,7 @@ def conflicts(trainer: FGRTrainer) -> list[float]:
     return [entry["conflict"] for entry in trainer.state.log_history if "conflict" in entry]
 
 
-if __name__ == "__main__":
+def main() -> None:
     torch.set_num_threads(1)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -98,4 +99,8 @@ if __name__ == "__main__":
             found[case] = {"weights": weights, "apart": toy.apart(weights), "conflicts": conflicts(trainer)}
     if dist.get_rank() == 0:
         torch.save(found, Path(sys.argv[1]))
-    toy.leave()
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from leaving import assert_nobody_is_left
 from running import run_with
 
 from shiftcal import _distributed, data
@@ -130,7 +131,4 @@ if __name__ == "__main__":
     if _distributed.rank() == 0:
         torch.save(found, Path(sys.argv[1]))
     _distributed.destroy()
-    threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-    assert not [name for name in threads if "gloo" in name], (
-        "a thread that outlives the interpreter may abort the process"
-    )
+    assert_nobody_is_left()
