@@ -117,3 +117,11 @@ def test_a_key_that_a_method_does_not_use_makes_no_further_run() -> None:
         Study("demo", ["ce"], [0], by="validation.eec")
     with pytest.raises(ValueError, match=r"`by` should be one of validation\."):
         Study("demo", ["ce"], [0], by="clean.ece")
+
+
+@pytest.mark.parametrize(
+    ("word", "option"), [("seed=1", "--seeds"), ("method = fgr", "--methods"), ("recipe=x", "RECIPE")]
+)
+def test_what_a_grid_varies_cannot_be_set(word: str, option: str) -> None:
+    with pytest.raises(ValueError, match=rf"`set` should be of another key than \w+, which {option} takes"):
+        Study("demo", ["ce"], [0], ["train.epochs=1", word])

@@ -40,7 +40,15 @@ def test_files_hold_every_epoch_once_also_after_a_resume(dataset: data.Dataset, 
         run = train(config(), dataset, checkpoints=tmp_path / "checkpoints", resume=resume, progress=False)
         lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert [line["epoch"] for line in lines] == [1, 2, 3]
-        wanted = {"loss", "accuracy", "validation_ece", "learning_rate", "images_per_second", "memory"}
+        wanted = {
+            "loss",
+            "accuracy",
+            "validation_ece",
+            "validation_confidence",
+            "learning_rate",
+            "images_per_second",
+            "memory",
+        }
         assert all(wanted <= line.keys() for line in lines)
         assert {"conflict_rate", "mean_cosine"} <= lines[-1].keys()
         assert lines[-1]["validation_ece"] == run.history[-1]["validation"]["ece"]

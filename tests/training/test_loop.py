@@ -456,6 +456,7 @@ def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset)
     assert last.keys() == {"clean", "shifted"}
     clean = predict(seen.model, dataset.test, seen.preprocess)
     assert last["clean"]["accuracy"] == pytest.approx((clean.logits.argmax(1) == clean.targets).double().mean().item())
+    assert last["clean"]["confidence"] == pytest.approx(clean.logits.double().softmax(1).amax(1).mean().item())
     found = evaluate_with(config_with, seen.model, dataset, seen.preprocess, progress=False)
     middle = [
         sorted((c for c in found.shifts if c.shift == name), key=lambda c: c.severity)[2].ece

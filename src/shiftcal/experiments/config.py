@@ -92,8 +92,8 @@ class EvaluationSettings(Section):
     """Images at a time."""
     every: Count | None = None
     """After every so many epochs, also measure the weights at that point on the test images, clean and under each shift
-    at its middle severity: accuracy, NLL and ECE go into the history. Nothing is chosen by them. Not where the
-    classifier alone is trained."""
+    at its middle severity: accuracy, mean confidence, NLL and ECE go into the history. Nothing is chosen by them. Not
+    where the classifier alone is trained."""
     noise: Epochs = ()
     """Epochs, counted from 1, after which to measure the noise of the constraint's gradient, as `analyse noise` does:
     cosines, norm and conflicts over 16 pairs of batches go into the history. One process alone; not where the

@@ -110,7 +110,9 @@ def testing(
 def _measured(config: Config, model: nn.Module, split: Parts, preprocess: Preprocessing) -> dict[str, float]:
     predictions = predict(model, split, preprocess, batch_size=config.evaluation.batch_size)
     found = meter_of(predictions, config.evaluation.bins).compute()
-    return {name: found[name] for name in ("accuracy", "nll", "ece")}
+    # With the accuracy it tells what the ECE does not: whether the model is too sure or not sure enough.
+    confidence = float(predictions.logits.double().softmax(-1).amax(-1).mean())
+    return {name: found[name] for name in ("accuracy", "nll", "ece")} | {"confidence": confidence}
 
 
 def load_dataset(config: Config) -> Dataset:

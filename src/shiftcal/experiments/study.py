@@ -12,7 +12,7 @@ from shiftcal._errors import UnfinishedError, unknown, wrong
 from shiftcal._progress import say
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.grid import check_all, complete_all, placed
-from shiftcal.experiments.sweep import combinations, run_name, uses, value_at
+from shiftcal.experiments.sweep import check_fixed, combinations, run_name, uses, value_at
 from shiftcal.records import (
     METRICS,
     RECORD,
@@ -57,6 +57,7 @@ class Study:
     def __post_init__(self) -> None:
         if self.by not in _BY:
             raise unknown("by", self.by, _BY)
+        check_fixed(self.fixed)
 
     @property
     def keys(self) -> dict[str, list[str]]:

@@ -68,6 +68,13 @@ def swept_keys(option: str, words: Iterable[str], fixed: Iterable[str] = ()) -> 
     return found
 
 
+def check_fixed(words: Iterable[str]) -> None:
+    """Raise if `--set` names what a grid varies and would overrule: seeds and methods."""
+    for word in words:
+        if (key := word.partition("=")[0].strip()) in _OTHER_OPTIONS:
+            raise wrong("set", f"of another key than {key}, which {_OTHER_OPTIONS[key]} takes", repr(word))
+
+
 def values_of(option: str, text: str) -> list[str]:
     """Split values at commas that are neither in brackets nor in quotes.
 
