@@ -169,6 +169,17 @@ def test_the_heading_counts_each_set_once(tmp_path: Path) -> None:
     assert "shapes (test 2,000) · signs (test 10) · 8 shifted test sets of 4 kinds" in text, "fog of each is its own"
 
 
+def test_the_heading_names_the_domain_that_each_size_is_without(tmp_path: Path) -> None:
+    records = []
+    for domain, size in (("sketch", 605), ("<photo>", 833)):
+        seen = DataSeen(name="pacs", classes=("a", "b"), counts={"test": size})
+        config = record("ce", 0, 0.2).config | {"data": {"name": "pacs", "holdout": domain}}
+        records.append(record("ce", 0, 0.2, config=config).model_copy(update={"data": seen}))
+    write_report(tmp_path, records, "runs")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "pacs without sketch (test 605) · pacs without &lt;photo&gt; (test 833)" in text
+
+
 def test_columns_of_words_are_told_from_numbers() -> None:
     rows = [[Cell("ce"), Cell("0.5", 0.5, best=True), Cell("fitted")], [Cell("fgr"), Cell("–"), Cell("not fitted")]]
     text = table_html(Table("t", [("a", "", ""), ("b", "", "low"), ("c", "", "")], rows))

@@ -11,7 +11,7 @@ from shiftcal.records import RunRecord
 from shiftcal.records.gallery import Sample, key_of
 from shiftcal.report import cost, paired, published
 from shiftcal.report.figures import reliability_figure, severity_figure
-from shiftcal.report.labels import Setting, methods_of, settings_of
+from shiftcal.report.labels import Setting, holdout_of, methods_of, settings_of
 from shiftcal.report.table import Column, best_of, caption_in, columns_in, tables_of
 from shiftcal.report.table import Table as Compared
 from shiftcal.report.tables import write_tables
@@ -124,10 +124,12 @@ def _subtitle(records: list[RunRecord]) -> str:
 
 
 def _data_of(records: list[RunRecord]) -> list[str]:
-    """Name the data, with counts where some run has them: an earlier version did not say."""
+    """Name the data and the domain held out, with counts where some run has them: an earlier version did not say."""
     counts: dict[str, dict[str, None]] = {}
     for record in records:
-        known = counts.setdefault(_data_name(record), {})
+        held_out = holdout_of(record)
+        name = _data_name(record) + (f" without {held_out}" if held_out else "")
+        known = counts.setdefault(name, {})
         known |= {f" ({counted(record.data.counts)})": None} if record.data else {}
     return [f"{name}{own}" for name, known in counts.items() for own in known or {"": None}]
 
