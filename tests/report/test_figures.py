@@ -89,6 +89,48 @@ def test_curves_by_severity_begin_with_clean(records: list[RunRecord]) -> None:
     assert first.by_seed[1] == pytest.approx((0.03, 0.3, 0.6))
 
 
+def held_out(method: str, seed: int, domain: str, clean: float, shifted: float) -> RunRecord:
+    config = record(method, 0, 0.1).config | {"data": {"name": "pacs", "holdout": domain}}
+    shifts = [{"shift": domain, "severity": 1, **metrics(shifted)}]
+    return record(method, seed, clean, config=config, clean=metrics(clean), shifts=shifts)
+
+
+def test_shifts_without_severities_are_bars() -> None:
+    values = {("ce", 0): (0.2, 0.4), ("ce", 1): (0.3, 0.5), ("fgr", 0): (0.1, 0.2)}
+    records = [
+        held_out(method, seed, domain, 0.05, value)
+        for (method, seed), both in values.items()
+        for domain, value in zip(("sketch", "photo"), both, strict=True)
+    ]
+    curves = severity.severity_data(records)
+    assert [c.by_seed for c in curves if c.method == "ce"] == [
+        (pytest.approx((0.05, 0.3)), pytest.approx((0.05, 0.4))),  # of each seed the mean over both domains
+        (pytest.approx((0.05, 0.2)), pytest.approx((0.05, 0.3))),
+        (pytest.approx((0.05, 0.4)), pytest.approx((0.05, 0.5))),
+    ]
+    [axis] = severity.draw_severity(curves).axes
+    assert [bar.get_height() for bar in axis.patches] == pytest.approx([35, 15, 25, 10, 45, 20])
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["mean over shifts", "sketch", "photo"]
+    assert [text.get_text() for text in axis.texts] == ["35.0", "15.0", "25.0", "10.0", "45.0", "20.0"]
+    assert len({bar.get_facecolor() for bar in axis.patches}) == 2
+    centres = [bar.get_x() + bar.get_width() / 2 for bar in axis.patches]
+    assert centres == sorted(centres)
+    whisker = next(line for line in axis.lines if len(line.get_xdata()) and line.get_xdata()[0] == line.get_xdata()[1])
+    assert list(whisker.get_ydata()) == pytest.approx([30, 40])
+
+
+def test_severities_are_whole_numbers_below_each_column() -> None:
+    shifts = [{"shift": f"s{n}", "severity": k, **metrics(0.1 * k)} for n in range(4) for k in (1, 2)]
+    figure = severity.draw_severity(severity.severity_data([record("ce", 0, 0.1, shifts=shifts)]))
+    figure.canvas.draw()
+    shown = [axis for axis in figure.axes if axis.get_visible()]
+    assert len(shown) == 5
+    for axis in shown[1:]:  # the first has another one below it
+        (low, high), labels = axis.get_xlim(), axis.get_xticklabels()
+        inside = [label for label in labels if low <= label.get_position()[0] <= high]
+        assert [label.get_text() for label in inside if label.get_visible()] == ["0", "1", "2"]
+
+
 def with_bins(ece: float, after: float) -> dict[str, Any]:
     scaled = {"ece": after, "bins": BINS | {"accuracy": [0.0, 0.25, 0.5]}}
     return metrics(ece) | {"bins": BINS, "scaled": {"clean": scaled}}

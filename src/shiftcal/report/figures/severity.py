@@ -1,20 +1,28 @@
-"""ECE by severity, one line per method: first the mean over all shifts, then each shift. Severity 0 is clean."""
+"""ECE by severity, one line per method: first the mean over all shifts, then each shift. Severity 0 is clean.
+
+Shifts that have no severities, such as domains held out in turn, are bars instead.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shiftcal.records import Evaluation, RunRecord
-from shiftcal.report.figures.canvas import blank, bytes_of, colours_of, shown
+from shiftcal.report.figures.canvas import blank, bytes_of, colours_of, legend_below, shown
 from shiftcal.report.figures.compared import methods_of
 from shiftcal.report.text import for_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_WIDEST = 40.0  # inches
+_RANGE: dict[str, Any] = {"color": "#333333", "lw": 1.4}
+_SEEN: dict[str, Any] = {"color": "#333333", "lw": 2.0, "ls": (0, (1, 0.8))}
 
 
 @dataclass(frozen=True)
@@ -38,14 +46,26 @@ def severity_data(records: Sequence[RunRecord]) -> list[Curve]:
     found = []
     for shift in (None, *shifts):
         for method in methods:
-            evaluations = [r.evaluation for r in records if r.method == method]
-            by_seed = tuple(tuple(curve_of(e, shift)) for e in evaluations if _has(e, shift))
-            found.append(Curve(method, shift, by_seed))
+            own = [r for r in records if r.method == method and _has(r.evaluation, shift)]
+            found.append(Curve(method, shift, tuple(_of_seed(own, seed, shift) for seed in seeds_in(own))))
     return found
 
 
+def seeds_in(records: Sequence[RunRecord]) -> list[int]:
+    """List the seeds, each once."""
+    return list(dict.fromkeys(record.seed for record in records))
+
+
+def _of_seed(records: Sequence[RunRecord], seed: int, shift: str | None) -> tuple[float, ...]:
+    """Average the curves of one seed: of domains held out in turn, each has a run of its own."""
+    curves = [curve_of(record.evaluation, shift) for record in records if record.seed == seed]
+    return tuple(statistics.mean(values) for values in zip(*curves, strict=True))
+
+
 def draw_severity(curves: Sequence[Curve]) -> Figure:
-    """Draw an axis for each shift; with few methods, the range over seeds is shaded."""
+    """Draw an axis for each shift, with few methods with the range over seeds; bars where nothing has severities."""
+    if all(len(values) == 2 for curve in curves for values in curve.by_seed):
+        return _draw_bars(curves)
     shifts, methods = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("shift", "method"))
     columns = min(4, len(shifts))
     rows = -(-len(shifts) // columns)
@@ -57,6 +77,9 @@ def draw_severity(curves: Sequence[Curve]) -> Figure:
         axis.set_title("mean over shifts" if shift is None else shown(shift), fontsize=10)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
+    for axis in axes[len(shifts) - columns : len(shifts)]:  # the lowest of each column, whose axis tells the severity
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.tick_params(labelbottom=True)
     for axis in axes[len(shifts) :]:
         axis.set_visible(False)
     if len(methods) <= 4:
@@ -66,6 +89,41 @@ def draw_severity(curves: Sequence[Curve]) -> Figure:
     figure.supxlabel("severity (0: clean)")
     figure.supylabel("ECE, %")
     return figure
+
+
+def _draw_bars(curves: Sequence[Curve]) -> Figure:
+    """Draw a group of bars for each shift, a bar for each method, and what it had in distribution as a line across."""
+    shifts, methods = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("shift", "method"))
+    width = 0.86 / len(methods)
+    inches = 1.4 + 0.32 * len(shifts) * (len(methods) + 1)
+    figure, colours = blank(min(max(inches, 5.0), _WIDEST), 3.8), colours_of(methods)
+    axis = figure.subplots()
+    for curve in (c for c in curves if c.by_seed):
+        place = shifts.index(curve.shift) + (methods.index(curve.method) - (len(methods) - 1) / 2) * width
+        label = for_figure(curve.method) if curve.shift is None else None
+        _draw_bar(axis, curve, place, width, colours[curve.method], label)
+    if any(len(curve.by_seed) > 1 for curve in curves):
+        axis.plot([], [], **_RANGE, label="range over seeds")
+    axis.plot([], [], **_SEEN, label="in distribution")
+    names = ["mean over shifts" if shift is None else shown(shift) for shift in shifts]
+    axis.set_xticks(range(len(shifts)), names)
+    axis.set_ylabel("ECE, %")
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+    legend_below(figure, axis)
+    return figure
+
+
+def _draw_bar(axis: Axes, curve: Curve, place: float, width: float, colour: str, label: str | None) -> None:
+    from matplotlib.patheffects import withStroke
+
+    edge = [withStroke(linewidth=3.6, foreground="white")]  # on dark bars too
+    seen, shifted = (100 * value for value in curve.mean)
+    by_seed = [100 * value for _, value in curve.by_seed]
+    axis.bar(place, shifted, 0.9 * width, color=colour, label=label)
+    axis.plot([place, place], [min(by_seed), max(by_seed)], **_RANGE, path_effects=edge)
+    axis.annotate(f"{shifted:.1f}", (place, max(by_seed)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+    axis.plot([place - 0.42 * width, place + 0.42 * width], [seen, seen], **_SEEN, path_effects=edge)
 
 
 def _draw_curve(axis: Axes, curve: Curve, colour: str, *, shaded: bool) -> None:
