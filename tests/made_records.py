@@ -46,3 +46,10 @@ def record(method: str, seed: int, ece: float, **changes: Any) -> RunRecord:
     """A record; keys of an evaluation go there, the others belong to the record."""
     own = {key: changes.pop(key) for key in list(changes) if key in Evaluation.model_fields}
     return parse_record(plain(method, seed, ece, **own) | changes, "here")
+
+
+def held_out(method: str, seed: int, domain: str, shifted: float, clean: float) -> RunRecord:
+    """A record of a run with one domain held out, which has no severities."""
+    config = plain(method, seed, clean)["config"] | {"data": {"name": "pacs", "holdout": domain}}
+    shifts = [{"shift": domain, "severity": 1, **metrics(shifted)}]
+    return record(method, seed, shifted, config=config, clean=metrics(clean), shifts=shifts)

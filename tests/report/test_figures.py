@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_records import BINS, metrics, record
+from made_records import BINS, held_out, metrics, record
 from PIL import Image
 from pydantic import Field
 from typer.testing import CliRunner
@@ -89,16 +89,10 @@ def test_curves_by_severity_begin_with_clean(records: list[RunRecord]) -> None:
     assert first.by_seed[1] == pytest.approx((0.03, 0.3, 0.6))
 
 
-def held_out(method: str, seed: int, domain: str, clean: float, shifted: float) -> RunRecord:
-    config = record(method, 0, 0.1).config | {"data": {"name": "pacs", "holdout": domain}}
-    shifts = [{"shift": domain, "severity": 1, **metrics(shifted)}]
-    return record(method, seed, clean, config=config, clean=metrics(clean), shifts=shifts)
-
-
 def test_shifts_without_severities_are_bars() -> None:
     values = {("ce", 0): (0.2, 0.4), ("ce", 1): (0.3, 0.5), ("fgr", 0): (0.1, 0.2)}
     records = [
-        held_out(method, seed, domain, 0.05, value)
+        held_out(method, seed, domain, value, 0.05)
         for (method, seed), both in values.items()
         for domain, value in zip(("sketch", "photo"), both, strict=True)
     ]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from browser import Opened, browser
 from made_audits import made
-from made_records import record
+from made_records import held_out, record
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -142,6 +142,34 @@ def test_heat_map_has_the_records_numbers(opened: Opened, records: list[RunRecor
     expected = mean(records, "dfl+views", "contrast", 1, "clean/nll")
     cell = opened.page.locator('#heat button[aria-label^="contrast 1:"]')
     assert float(cell.inner_text()) == pytest.approx(expected, abs=6e-4)
+
+
+def test_without_severities_methods_stand_side_by_side(chromium: Any, tmp_path: Path) -> None:
+    domains = ("sketch", "art_painting", "photo")
+    values = {"ce": (0.2, 0.3, 0.1), "fgr": (0.15, 0.3, 0.12)}
+    records = [held_out(m, 0, *one, 0.05) for m, own in values.items() for one in zip(domains, own, strict=True)]
+    opened = Opened(chromium, write_report(tmp_path, records, "PACS"))
+    heads, rows = (opened.page.locator(f"#heat {part} tr") for part in ("thead", "tbody"))
+    assert heads.all_inner_texts() == ["test set\tce\tfgr"]
+    assert [row.split() for row in rows.all_inner_texts()] == [
+        ["clean", "5.00", "5.00"],
+        ["sketch", "20.00", "15.00"],
+        ["art", "painting", "30.00", "30.00"],
+        ["photo", "10.00", "12.00"],
+    ]
+    cell = opened.page.locator('#heat button[aria-label="fgr, photo: ECE 12.00"]')
+    cell.click()
+    assert select(opened, "heat", "method").evaluate("(one) => one.options[one.selectedIndex].text") == "fgr"
+    assert opened.page.locator('#heat button[aria-pressed="true"]').count() == 1
+    assert cell.evaluate("(one) => one === document.activeElement"), "the keyboard's focus stays where it was"
+    opened.page.keyboard.press("ArrowLeft")
+    assert opened.page.locator("#heat button:focus").get_attribute("aria-label") == "ce, photo: ECE 10.00"
+    choose(opened, "heat", "minus", "ce")
+    assert rows.last.inner_text().split() == ["photo", "0.00", "+2.00"]
+    assert "All methods minus ce" in opened.page.locator("#heat .note").inner_text()
+    assert "Over the shifts: the median" in opened.page.locator("body").inner_text()
+    assert opened.errors == []
+    opened.page.context.close()
 
 
 def test_a_seed_by_itself(opened: Opened, records: list[RunRecord]) -> None:

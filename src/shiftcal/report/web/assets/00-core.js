@@ -143,7 +143,7 @@ function restoreFocus(id, method, set, label) {
   if (!within || within.contains(document.activeElement)) return;
   let found = null;
   if (known(method)) found = within.querySelector(`.legend [data-method="${method}"]`);
-  else if (known(set)) found = within.querySelector(`[data-set="${set}"]`);
+  else if (known(set)) found = within.querySelector(`[data-set="${set}"][tabindex="0"]`) ?? within.querySelector(`[data-set="${set}"]`);
   else if (label) {
     const same = [...within.querySelectorAll("label")].find((one) => one.textContent.startsWith(label) || one.textContent.endsWith(label));
     found = same?.querySelector("select, input");

@@ -1,6 +1,8 @@
-// Shift × severity: a metric of one method, or the difference of two.
-function heatValue(set) {
-  const own = valueOf(state.method, set);
+// Shift × severity: a metric of one method, or the difference of two. Without severities, shift × method.
+const byMethod = !severities.length && data.methods.length > 1;
+
+function heatValue(set, method) {
+  const own = valueOf(method, set);
   if (state.versus < 0) return own;
   const other = valueOf(state.versus, set), size = data.metrics[state.metric].better === "zero" ? Math.abs : (v) => v;
   return known(own) && known(other) ? size(own) - size(other) : null;
@@ -28,21 +30,22 @@ function shade(value, low, high, metric) {
 }
 
 // Whether an ECE is no more than chance gives a calibrated model, where the records say what that is.
-function withinChance(index, value, metric) {
-  const floor = state.state === 0 && state.versus < 0 && metric.key === "ece" ? runsOf(state.method)[0]?.floor?.[index] : null;
+function withinChance(index, value, metric, method) {
+  const floor = state.state === 0 && state.versus < 0 && metric.key === "ece" ? runsOf(method)[0]?.floor?.[index] : null;
   return known(floor) && value < 1.5 * floor;
 }
 
-function heatCell(index, low, high, metric) {
-  const value = index < 0 ? null : heatValue(index);
+function heatCell(index, low, high, metric, method = state.method) {
+  const value = index < 0 ? null : heatValue(index, method);
   if (!known(value)) return element("td", {}, index < 0 ? "" : element("span", { class: "none", title: "not measured" }, "–"));
   const text = (state.versus >= 0 && value > 0 ? "+" : "") + number(value, metric);
-  const chance = withinChance(index, value, metric);
-  const label = `${nameOf(data.sets[index])}: ${metric.title} ${text}${chance ? ", within chance" : ""}`;
-  const choose = () => { state.set = index; redraw(); };
+  const chance = withinChance(index, value, metric, method);
+  const label = `${byMethod ? `${data.methods[method]}, ` : ""}${nameOf(data.sets[index])}: ${metric.title} ${text}${chance ? ", within chance" : ""}`;
+  const choose = () => { state.set = index; state.method = method; redraw(); };
+  const pressed = state.set === index && state.method === method;
   return element("td", {}, element("button", {
-    type: "button", "data-set": index, title: label, "aria-label": label, "aria-pressed": String(state.set === index),
-    tabindex: state.set === index ? 0 : -1, style: `background: ${chance ? "transparent" : shade(value, low, high, metric)}`, onclick: choose,
+    type: "button", "data-set": index, title: label, "aria-label": label, "aria-pressed": String(pressed),
+    tabindex: pressed ? 0 : -1, style: `background: ${chance ? "transparent" : shade(value, low, high, metric)}`, onclick: choose,
   }, text.replace("-", "−")));
 }
 
@@ -58,17 +61,19 @@ function walk(event) {
 
 function heatMap() {
   const metric = data.metrics[state.metric], [low, high] = span();
-  const columns = severities.length ? severities : [null];
-  const head = element("tr", {}, element("th", { scope: "col" }, severities.length ? "severity" : "test set"), ...columns.map((s) => element("th", { scope: "col" }, s === null ? data.metrics[state.metric].title : String(s))));
-  const clean = element("tr", {}, element("th", { scope: "row" }, "clean"), heatCell(0, low, high, metric));
+  const columns = severities.length ? severities : [null], methods = byMethod ? [...data.methods.keys()] : [state.method];
+  const titles = byMethod ? data.methods : columns.map((s) => (s === null ? metric.title : String(s)));
+  const head = element("tr", {}, element("th", { scope: "col" }, severities.length ? "severity" : "test set"), ...titles.map((title) => element("th", { scope: "col" }, title)));
+  const ofSet = (index) => methods.map((method) => heatCell(index, low, high, metric, method));
+  const clean = element("tr", {}, element("th", { scope: "row" }, "clean"), ...ofSet(0));
   const rows = shiftsOf(data).map((shift) => {
     const at = (severity) => data.sets.findIndex((s) => s.kind === "shift" && s.shift === shift && s.severity === severity);
-    const once = at(null), cells = once >= 0 ? [heatCell(once, low, high, metric)] : columns.map((s) => heatCell(at(s), low, high, metric));
+    const once = at(null), cells = once >= 0 ? ofSet(once) : columns.map((s) => heatCell(at(s), low, high, metric));
     return element("tr", {}, element("th", { scope: "row" }, words(shift)), ...cells);
   });
   const table = element("table", { class: "heat", onkeydown: walk }, element("thead", {}, head), element("tbody", {}, clean, ...rows));
   if (!table.querySelector('button[tabindex="0"]')) table.querySelector("button")?.setAttribute("tabindex", "0");
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "shift by severity" }, table);
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": byMethod ? "shift by method" : "shift by severity" }, table);
 }
 
 part("heat", true, ["method", "versus", "seed", "metric", "state", "set"], () => {
@@ -81,8 +86,9 @@ part("heat", true, ["method", "versus", "seed", "metric", "state", "set"], () =>
   ];
   const metric = data.metrics[state.metric];
   const which = `${metric.title}, ${data.states[state.state].title}${state.seed < 0 ? "" : `, seed ${state.seed}`}`;
+  const whose = byMethod ? "All methods" : data.methods[state.method];
   const note = state.versus < 0
-    ? `${data.methods[state.method]}: ${which}. ${metric.words} The redder, the worse; the scale is that of all methods.`
-    : `${data.methods[state.method]} minus ${data.methods[state.versus]}: ${which}. Red is worse, blue is better.`;
+    ? `${whose}: ${which}. ${metric.words} The redder, the worse; the scale is that of all methods.`
+    : `${whose} minus ${data.methods[state.versus]}: ${which}. Red is worse, blue is better.`;
   return [element("div", { class: "controls" }, ...controls.filter(known)), heatMap(), element("p", { class: "note" }, note)];
 });

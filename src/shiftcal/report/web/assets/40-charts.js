@@ -113,6 +113,6 @@ part("boxes", shiftsOf(data).length > 2, ["metric", "state", "seed", "hidden", "
     const title = severity === null ? "all shifts" : `severity ${severity}`;
     return element("figure", {}, element("figcaption", {}, title), picture(width, height, `Box plots, ${title}`, ...frame.marks, ...boxes.filter((b) => b !== "")));
   });
-  const note = "Over the shifts of a severity: the median, half of them in the box, all of them between the ends.";
+  const note = `Over the shifts${severities.length ? " of a severity" : ""}: the median, half of them in the box, all of them between the ends.`;
   return [element("div", { class: "multiples five" }, ...figures), element("p", { class: "note" }, `${data.metrics[state.metric].title}. ${note}`)];
 });
