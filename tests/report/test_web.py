@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from made_audits import made
-from made_records import BINS, metrics, record
+from made_records import BINS, held_out, metrics, record
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
@@ -173,8 +173,7 @@ def test_the_heading_names_the_domain_that_each_size_is_without(tmp_path: Path) 
     records = []
     for domain, size in (("sketch", 605), ("<photo>", 833)):
         seen = DataSeen(name="pacs", classes=("a", "b"), counts={"test": size})
-        config = record("ce", 0, 0.2).config | {"data": {"name": "pacs", "holdout": domain}}
-        records.append(record("ce", 0, 0.2, config=config).model_copy(update={"data": seen}))
+        records.append(held_out("ce", 0, domain, 0.2, 0.02).model_copy(update={"data": seen}))
     write_report(tmp_path, records, "runs")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "pacs without sketch (test 605) · pacs without &lt;photo&gt; (test 833)" in text

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from leaving import assert_nobody_is_left
 from running import run_with
 
 from shiftcal import _distributed, data
@@ -131,4 +130,6 @@ if __name__ == "__main__":
     if _distributed.rank() == 0:
         torch.save(found, Path(sys.argv[1]))
     _distributed.destroy()
+    from leaving import assert_nobody_is_left  # not before: it loads a module that `initialise` has to load in time
+
     assert_nobody_is_left()

@@ -47,13 +47,9 @@ def severity_data(records: Sequence[RunRecord]) -> list[Curve]:
     for shift in (None, *shifts):
         for method in methods:
             own = [r for r in records if r.method == method and _has(r.evaluation, shift)]
-            found.append(Curve(method, shift, tuple(_of_seed(own, seed, shift) for seed in seeds_in(own))))
+            seeds = dict.fromkeys(record.seed for record in own)
+            found.append(Curve(method, shift, tuple(_of_seed(own, seed, shift) for seed in seeds)))
     return found
-
-
-def seeds_in(records: Sequence[RunRecord]) -> list[int]:
-    """List the seeds, each once."""
-    return list(dict.fromkeys(record.seed for record in records))
 
 
 def _of_seed(records: Sequence[RunRecord], seed: int, shift: str | None) -> tuple[float, ...]:
