@@ -15,6 +15,7 @@ from shiftcal import models
 from shiftcal.cli import app
 from shiftcal.experiments.audited import audit_model, prepare
 from shiftcal.experiments.config import load_config
+from shiftcal.experiments.elsewhere import measure_folder
 from shiftcal.experiments.opened import open_model
 from shiftcal.experiments.run import complete
 from shiftcal.experiments.wanted import Wanted
@@ -180,6 +181,52 @@ def test_a_run_is_audited_on_its_own_data(tmp_path: Path) -> None:
     assert "preprocessing: mean [0.5, 0.5, 0.5]" in answer.output
 
 
+def oblong(root: Path, each: int, seed: int = 0) -> Path:
+    """Pictures that a crop and a stretch make different squares of, in a folder for each class."""
+    rng = np.random.default_rng(seed)
+    for place, name in enumerate(NAMES):
+        (root / name).mkdir(parents=True)
+        for k in range(each):
+            levels = np.linspace(0, 80 * place + 60, 28)[None, :, None] + rng.integers(0, 40, (20, 28, 3))
+            Image.fromarray(levels.astype(np.uint8)).save(root / name / f"{k}.png")
+    return root
+
+
+TINY = ("method=ce", "data.size=16", "train.epochs=1", "train.batch_size=16", "evaluation.corruptions=[]")
+
+
+@pytest.mark.parametrize("fit", ["crop", "stretch"])
+def test_folders_beside_a_runs_data_become_what_its_images_are(fit: str, tmp_path: Path) -> None:
+    """The run's own test and validation images, named again as folders, give the numbers that they gave."""
+    root = tmp_path / "data"
+    for seed, (part, each) in enumerate((("train", 12), ("val", 8), ("test", 10))):
+        oblong(root / part, each, seed)
+    words = [*TINY, "data.name=folder", f"data.root={root}", f"data.fit={fit}"]
+    record = complete(load_config("demo", words), tmp_path / "run", progress=False)
+    asked = Wanted(
+        str(tmp_path / "run"), corruptions=(), validation=root / "val", shifts={"again": root / "test"}, trust=True
+    )
+    found = audit_model(asked, tmp_path / "audit", progress=False)
+    (again,) = found.shifts
+    assert (again.accuracy, again.nll, again.ece) == (found.clean.accuracy, found.clean.nll, found.clean.ece)
+    assert found.clean.nll == pytest.approx(record.evaluation.clean.nll, abs=1e-4)
+    assert found.calibrators["temperature"].temperature == record.evaluation.temperatures["clean"]
+
+
+def test_the_defaults_of_a_runs_data_set_hold_for_other_folders(tmp_path: Path) -> None:
+    """Sets with domains stretch their images: so are those of another folder, by every command."""
+    for seed, domain in enumerate(("art", "photo")):
+        oblong(tmp_path / "data" / domain, 20, seed)
+    words = [*TINY, "data.name=pacs", f"data.root={tmp_path / 'data'}", "data.holdout=photo"]
+    record = complete(load_config("demo", words), tmp_path / "run", progress=False)
+    (held,) = record.evaluation.shifts
+    assert open_model(str(tmp_path / "run")).known["fit"] == "stretch"
+    elsewhere, _ = measure_folder(tmp_path / "run", tmp_path / "data" / "photo", progress=False)
+    assert elsewhere.evaluation.clean.nll == pytest.approx(held.nll, abs=1e-6)
+    asked = Wanted(str(tmp_path / "run"), str(tmp_path / "data" / "photo"), corruptions=())
+    assert audit_model(asked, tmp_path / "audit", progress=False).clean.nll == pytest.approx(held.nll, abs=1e-4)
+
+
 def test_an_audit_that_was_stopped_continues(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pictures(tmp_path / "all", each=10)
     asked = Wanted(str(named), str(data), network="small", corruptions=("fog",), **HALF)  # type: ignore[arg-type]
@@ -222,6 +269,21 @@ def test_another_audit_is_not_taken_for_this_one(named: Path, checkpoint: Path, 
     ):
         with pytest.raises(ValueError, match=r"which has another audit\.json"):
             audit_model(changed, tmp_path / "out", progress=False)
+
+
+def test_another_version_of_a_factory_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from torch import nn\ndef make(k):\n    return nn.Sequential(nn.Flatten(), nn.Linear(768, k))\n"
+    (tmp_path / "their_factory.py").write_text(code)
+    weights = {"1.weight": torch.randn(3, 768), "1.bias": torch.zeros(3)}
+    safetensors.torch.save_file(weights, tmp_path / "net.safetensors")
+    asked = Wanted("net.safetensors", str(pictures(tmp_path / "data")), "their_factory:make", corruptions=(), **HALF)
+    audit_model(asked, tmp_path / "out", progress=False)
+    audit_model(asked, tmp_path / "out", progress=False)  # is read
+    (tmp_path / "their_factory.py").write_text(code + "# another version\n")
+    with pytest.raises(ValueError, match=r"that of the same audit"):
+        audit_model(asked, tmp_path / "out", progress=False)
 
 
 def test_calibrators_are_not_fitted_on_the_test_images(named: Path, tmp_path: Path) -> None:

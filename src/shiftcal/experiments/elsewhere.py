@@ -16,7 +16,7 @@ from shiftcal.experiments.config import Config, config_of_run
 from shiftcal.experiments.environment import environment
 from shiftcal.experiments.finished import changed_config, kept_model, open_run
 from shiftcal.experiments.origin import matched
-from shiftcal.experiments.setup import evaluate_with, preprocessing_of, shift_grid
+from shiftcal.experiments.setup import evaluate_with, preprocessing_of, reading_of, shift_grid
 from shiftcal.records import RECORD, DataSeen, Environment, RunRecord, read_record, write_record
 
 
@@ -85,9 +85,8 @@ def _without_corrupted_sets(config: Config, overrides: Sequence[str]) -> Config:
 
 def _loaded(config: Config, root: Path, progress: bool) -> Dataset:
     own = config.data
-    asked = {"size": own.size, "fit": own.fit, "loader": own.loader}
-    given = {name: value for name, value in asked.items() if value is not None}
-    dataset = as_test_set(root, progress=progress, **given)  # type: ignore[arg-type]
+    given = reading_of(own) | ({} if own.loader is None else {"loader": own.loader})
+    dataset = as_test_set(root, progress=progress, **given)
     return dataset if own.workers is None else dataset.with_workers(own.workers)
 
 

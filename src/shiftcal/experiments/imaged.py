@@ -56,8 +56,9 @@ def images_of(
     def read(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], ImageSplit]:
         tree = with_images(find_images(folder), least=1)
         shows = progress and _distributed.rank() == 0
-        size, fit = known.get("size"), fit_of(known)
-        split = read_split(tree.files, tree.targets, size=size, fit=fit, title=folder.name, progress=shows)
+        # Folders beside a data set become what its images are; the rest of the way is the same for all.
+        size = known.get("size") if dataset is None else _side(dataset.test)
+        split = read_split(tree.files, tree.targets, size=size, fit=fit_of(known), title=folder.name, progress=shows)
         if classes is None or classes == tree.classes:
             return tree.classes, split
         return classes, with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
@@ -79,6 +80,12 @@ def images_of(
     _check_names(wanted, shifts)
     shifts |= {shift: (read(folder, classes)[1],) for shift, folder in wanted.shifts.items()}
     return Images(name, classes, test, validation, shifts)
+
+
+def _side(split: ImageSplit) -> int | None:
+    """Return the side of square images."""
+    _, height, width = split.shape
+    return height if height == width else None
 
 
 def _check_names(wanted: Wanted, shifts: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.config import Config, config_of_run
 from shiftcal.experiments.finished import check_config_of, check_finished, check_weights
 from shiftcal.experiments.origin import classes_of
-from shiftcal.experiments.setup import load_dataset, preprocessing_of
+from shiftcal.experiments.setup import load_dataset, preprocessing_of, reading_of
 from shiftcal.models.pretrained import build_timm, timm_name
 from shiftcal.records import RECORD, WEIGHTS, read_record
 
@@ -105,8 +105,8 @@ def _run(path: Path, trust: bool) -> Opened:
         preprocess = preprocessing_of(config, load_dataset(config), model)
         stored = {"mean": preprocess.mean, "std": preprocess.std, "input_size": preprocess.input_size}
     known = {key: value for key, value in stored.items() if value is not None}
-    if config.data.size is not None:
-        known |= {"size": config.data.size, "fit": config.data.fit or "crop"}
+    if "size" in (reading := reading_of(config.data)):
+        known |= reading
     label = f"{path.resolve().name} ({record.method})"
     return Opened(model, label, "run", digest, names, "logits", known, lambda: load_dataset(config), config)
 
@@ -217,7 +217,12 @@ def _built(network: str, classes: int) -> nn.Module:
 def _rows(path: Path, network: str) -> int:
     """Find how many classes a checkpoint's last layer has."""
     tensors = models.read_weights(path)
-    head = models.classifier_of(_built(network, 2))[0]
+    built = _built(network, 2)
+    try:
+        head = models.classifier_of(built)[0]
+    except ValueError:
+        expected = "one that ends in a linear layer, or --classes FILE given, which tells how many outputs it has"
+        raise wrong("model", expected, network) from None
     found = [t.shape[0] for name, t in tensors.items() if name.endswith(f"{head}.weight") or name == f"{head}.weight"]
     if not found:
         raise DataError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
 from shiftcal.evaluation import Parts, meter_of, predict
-from shiftcal.experiments.config import Config
+from shiftcal.experiments.config import Config, DataSettings
 from shiftcal.experiments.environment import resolve_device
 from shiftcal.records import WEIGHTS, Evaluation
 from shiftcal.training.engine.distributed import synchronised
@@ -67,9 +69,7 @@ def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> 
         test_every=config.evaluation.every or 1,
     )
     wanted = frozenset({row.weights, *config.evaluation.also})
-    shares = torch.bincount(dataset.train.targets.cpu(), minlength=len(dataset.classes)).double() / len(dataset.train)
-    prior = tuple(shares.tolist())
-    state = start_state(model, row, own, config.gamma, config.constraint, wanted=wanted, class_prior=prior)
+    state = start_state(model, row, own, config.gamma, config.constraint, wanted=wanted, class_prior=dataset.prior)
     return Setup(state, task, preprocess)
 
 
@@ -129,6 +129,14 @@ def load_dataset(config: Config) -> Dataset:
             raise wrong(f"data.{name}", f"left out for {own.name}, which does not take it", value)
     dataset = data.load(own.name, **options)
     return dataset if own.workers is None else dataset.with_workers(own.workers)
+
+
+def reading_of(own: DataSettings) -> dict[str, Any]:
+    """Return how files become a data set's images, `size` and `fit`: as its config says, or by its own defaults."""
+    taken = data.options_of(own.name)
+    asked = {name: getattr(own, name) for name in ("size", "fit") if name in taken}
+    found = {name: taken[name].default if value is None else value for name, value in asked.items()}
+    return {name: value for name, value in found.items() if value not in (None, inspect.Parameter.empty)}
 
 
 def load_network(config: Config, dataset: Dataset) -> nn.Module:
