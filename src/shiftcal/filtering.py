@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -119,7 +119,7 @@ class LowPassPolicy:
     filter: Literal["dct", "fft"] = "dct"
     subsampling: Subsampling = "4:4:4"
     redraw: bool = True
-    before: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    before: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio < 1:
@@ -135,11 +135,18 @@ class LowPassPolicy:
             return fft_low_pass(images, strength)
         return dct_low_pass(images, strength.long(), subsampling=self.subsampling)
 
-    def prepared(self, images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-        """Do what comes before the filter, if anything does, and filter, in parts that fit into memory."""
+    def prepared(self, images: Tensor, strength: Tensor, generator: torch.Generator, **where: Any) -> Tensor:
+        """Do what comes before the filter, if anything does, and filter, in parts that fit into memory.
+
+        What is said of the images, such as which rows of a larger batch they are, is for what comes before, which then
+        takes them all at once.
+        """
+        before = self.before
+        if before is not None and where:
+            images, before = before(images, generator, **where), None
         size = max(_PART // max(images[:1].nbytes, 1), 1)
         made = [
-            self(part if self.before is None else self.before(part, generator), strengths)
+            self(part if before is None else before(part, generator), strengths)
             for part, strengths in zip(images.split(size), strength.split(size), strict=True)
         ]
         return torch.cat(made)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from shiftcal.augment._inputs import Rows
 from shiftcal.augment.augmix import augmix, augmix_loss, jensen_shannon
 from shiftcal.augment.bands import swap_amplitude, swap_high_band
 from shiftcal.augment.crop_flip import crop_and_flip, crop_flip
@@ -19,12 +20,12 @@ from shiftcal.augment.operations import OPERATIONS
 from shiftcal.augment.perturb import Perturbation
 
 
-def unchanged(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def unchanged(images: Tensor, generator: torch.Generator | None = None, *, rows_of: Rows | None = None) -> Tensor:
     """Return the images as they are."""
     return images
 
 
-AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"none": unchanged, "crop_flip": crop_and_flip}
+AUGMENTATIONS: dict[str, Callable[..., Tensor]] = {"none": unchanged, "crop_flip": crop_and_flip}
 
 __all__ = [
     "AUGMENTATIONS",

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from shiftcal._errors import wrong
 from shiftcal._tensors import check_tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a whole batch some images are: numbers are drawn for all of it, so that ranks draw different ones.
+
+    Attributes:
+        start: The first row.
+        total: How many rows the whole batch has.
+    """
+
+    start: int
+    total: int
+
+    def index(self, count: int, device: torch.device) -> Int[Tensor, " count"]:
+        """Return the places of `count` images."""
+        return (torch.arange(count, device=device) + self.start) % self.total
 
 
 def check_images(images: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shiftcal._errors import check_count, wrong
 from shiftcal._tensors import at_least_float32
-from shiftcal.augment._inputs import check_images, on_chosen
+from shiftcal.augment._inputs import Rows, check_images, on_chosen
 from shiftcal.augment.operations import OPERATIONS, affine
 
 _NAMES = tuple(OPERATIONS)
@@ -59,20 +59,43 @@ def augmix(
         check_count(name, value)
     if not 0.1 <= severity <= 10:
         raise wrong("severity", "in 0.1..10", severity)
-    n, count, device = len(images), views * width * len(images), images.device
+    return augmix_of(images, generator, views=views, width=width, depth=depth, severity=severity)
+
+
+def augmix_of(
+    images: Tensor,
+    generator: torch.Generator | None,
+    *,
+    views: int = 2,
+    width: int = 3,
+    depth: int = 3,
+    severity: float = 3.0,
+    rows_of: Rows | None = None,
+) -> Tensor:
+    """Make AugMix views of images that need no checks, see `augmix`; they may be rows of a larger batch."""
+    n, device = len(images), images.device
+    total = n if rows_of is None else rows_of.total
+    index = None if rows_of is None else rows_of.index(n, device)
+
+    def of_rows(drawn: Tensor) -> Tensor:
+        return drawn if index is None else drawn[..., index]
+
+    def integers(low: int, high: int) -> Tensor:
+        drawn = torch.randint(low, high, (views * width * total,), generator=generator, device=device)
+        return of_rows(drawn.view(-1, total)).flatten()
 
     def uniform(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, device=device)
+        return of_rows(torch.rand((*shape, total), generator=generator, device=device))
 
-    length = torch.randint(1, depth + 1, (count,), generator=generator, device=device)
+    length = integers(1, depth + 1)
     chains = images.repeat(views * width, 1, 1, 1)
     for position in range(depth):
-        drawn = torch.randint(len(_NAMES), (count,), generator=generator, device=device)
-        level = 0.1 + (severity - 0.1) * uniform(count)
-        sign = torch.where(uniform(count) < 0.5, -1.0, 1.0)
+        drawn = integers(0, len(_NAMES))
+        level = 0.1 + (severity - 0.1) * uniform(views * width).flatten()
+        sign = torch.where(uniform(views * width).flatten() < 0.5, -1.0, 1.0)
         chains = _operate(chains, drawn.where(position < length, -1), level, sign)
-    w = -torch.log1p(-uniform(views, width, n, 1, 1, 1))  # exponential, so that the shares are Dirichlet(1, …, 1)
-    m = uniform(views, n, 1, 1, 1)
+    w = -torch.log1p(-uniform(views, width)[..., None, None, None])  # exponential: the shares are Dirichlet(1, …, 1)
+    m = uniform(views)[..., None, None, None]
     mixture = (w / w.sum(1, keepdim=True) * chains.view(views, width, *images.shape)).sum(1)
     return images + m * (mixture - images)
 

@@ -7,7 +7,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from shiftcal._errors import wrong
-from shiftcal.augment._inputs import check_images
+from shiftcal.augment._inputs import Rows, check_images
 
 
 def crop_flip(
@@ -28,12 +28,18 @@ def crop_flip(
     return crop_and_flip(images, generator, padding)
 
 
-def crop_and_flip(images: Tensor, generator: torch.Generator | None, padding: int = 4) -> Tensor:
-    """Crop and flip stored images, which need no checks, see `crop_flip`."""
+def crop_and_flip(
+    images: Tensor, generator: torch.Generator | None, padding: int = 4, rows_of: Rows | None = None
+) -> Tensor:
+    """Crop and flip stored images, which need no checks, see `crop_flip`; they may be rows of a larger batch."""
     n, _, height, width = images.shape
-    device = images.device
-    top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
-    mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
+    device, total = images.device, n if rows_of is None else rows_of.total
+    corner = torch.randint(0, 2 * padding + 1, (2, total, 1), generator=generator, device=device)
+    mirrored = torch.rand(total, 1, generator=generator, device=device) < 0.5
+    if rows_of is not None:
+        index = rows_of.index(n, device)
+        corner, mirrored = corner[:, index], mirrored[index]
+    top, left = corner
     rows = torch.arange(height, device=device) + top
     columns = torch.arange(width, device=device)
     columns = torch.where(mirrored, width - 1 - columns, columns) + left

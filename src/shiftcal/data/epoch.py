@@ -15,6 +15,7 @@ from torch import Tensor
 from shiftcal import _distributed
 from shiftcal._errors import DataError, wrong
 from shiftcal.augment import Perturbation
+from shiftcal.augment._inputs import Rows
 from shiftcal.data.split import FeatureSplit, FileSplit, MemorySplit, Split
 from shiftcal.filtering import LowPassPolicy
 
@@ -31,6 +32,7 @@ class Batch:
         filtered: Which of the whole batch are low-pass filtered.
         local: Whether `images` are this rank's alone.
         augmented: Which of `images` are cropped and flipped already, since that came before the filter.
+        rows: Which rows of the whole batch the images of a local one are.
     """
 
     images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
@@ -38,6 +40,7 @@ class Batch:
     filtered: Bool[Tensor, " batch"]
     local: bool = False
     augmented: Bool[Tensor, " images"] | None = None
+    rows: Rows | None = None
 
 
 Fetch = Callable[[Iterable[Tensor]], Iterator[Batch]]
@@ -163,7 +166,7 @@ def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation 
     def fetch(indices: Iterable[Tensor]) -> Iterator[Batch]:
         if not _distributed.is_distributed():
             for index, images in split.decoder.batches(indices, pin=device.type == "cuda"):
-                yield batch(index, images, index, local=False)
+                yield batch(index, images, index)
             return
         ahead, asked = tee(indices)
         # More ranks than images: one image is decoded for nothing, so that all ranks take the same steps.
@@ -174,27 +177,35 @@ def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation 
         for index, (found, images) in zip(asked, split.decoder.batches(mine), strict=False):
             if len(found) < _distributed.local_size(len(index)):
                 raise DataError("images", "readable, all of them, where several ranks train", "one that is not")
-            yield batch(found, images, index, local=True)
+            start = _distributed.local_rows(len(index)).start
+            yield batch(found, images, index, Rows(start, len(index)))
 
-    def batch(found: Tensor, images: Tensor, index: Tensor, *, local: bool) -> Batch:
+    def batch(found: Tensor, images: Tensor, index: Tensor, rows: Rows | None = None) -> Batch:
         images = images.to(device, non_blocking=True)
         if perturbation is not None:
             images = perturbation(images, epoch.seeded(f"perturb {int(found[0])}", device))
         chosen = epoch.filtered[found].nonzero().squeeze(1)
         if len(chosen):
             strengths, place = epoch.strengths[found[chosen]].to(device), chosen.to(device)
-            generator = epoch.seeded(f"augment before filter {int(found[0])}", device)
-            images = images.index_copy(0, place, epoch.policy.prepared(images[place], strengths, generator))
+            where = {} if rows is None else {"rows_of": _filtered_rows(epoch.filtered[index], rows)}
+            generator = epoch.seeded(f"augment before filter {int(index[0])}", device)
+            images = images.index_copy(0, place, epoch.policy.prepared(images[place], strengths, generator, **where))
         augmented = epoch.augmented(found)
         return Batch(
             images,
             split.targets[index].to(device),
             epoch.filtered[index].to(device),
-            local,
+            rows is not None,
             None if augmented is None else augmented.to(device),
+            rows,
         )
 
     return fetch
+
+
+def _filtered_rows(filtered: Bool[Tensor, " batch"], rows: Rows) -> Rows:
+    """Say which of a whole batch's filtered images those of some rows are."""
+    return Rows(int(filtered[: rows.start].sum()), int(filtered.sum()))
 
 
 @fetcher.register

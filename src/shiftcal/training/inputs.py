@@ -11,6 +11,8 @@ from torch import Tensor
 
 from shiftcal import augment
 from shiftcal._errors import wrong
+from shiftcal.augment._inputs import Rows
+from shiftcal.augment.augmix import augmix_of
 from shiftcal.data.epoch import Batch
 from shiftcal.data.preprocessing import Preprocessing
 
@@ -74,15 +76,15 @@ class Preparation:
 
     def __call__(self, batch: Batch, generator: torch.Generator, of_method: torch.Generator | None = None) -> Inputs:
         """Prepare a batch; without a generator for it, the method's own augmentation is left out."""
-        images = augment.AUGMENTATIONS[self.crop](batch.images, generator)
+        images = augment.AUGMENTATIONS[self.crop](batch.images, generator, rows_of=batch.rows)
         if batch.augmented is not None:
             images = torch.where(batch.augmented[:, None, None, None], batch.images, images)
         made = _VIEWS[self.views if of_method is not None else None](images, batch, of_method)
         return replace(made, images=self.preprocess(made.images))
 
-    def before_filter(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def before_filter(self, images: Tensor, generator: torch.Generator, rows_of: Rows | None = None) -> Tensor:
         """Crop and flip stored images that are low-pass filtered after it."""
-        cropped = augment.AUGMENTATIONS[self.crop](images, generator)
+        cropped = augment.AUGMENTATIONS[self.crop](images, generator, rows_of=rows_of)
         return self.preprocess.truncated(cropped) if self.truncate else cropped
 
 
@@ -103,7 +105,7 @@ def _mixup(images: Tensor, batch: Batch, generator: torch.Generator | None) -> I
 
 
 def _augmix(images: Tensor, batch: Batch, generator: torch.Generator | None) -> Inputs:
-    views = augment.augmix(images, generator)
+    views = augmix_of(images, generator, rows_of=batch.rows)
     return Inputs(torch.cat([images.float(), *views]), batch.targets, batch.filtered, local=batch.local)
 
 

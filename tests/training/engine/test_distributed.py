@@ -25,7 +25,7 @@ from shiftcal.training.engine.distributed import Buckets, ShardedOps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from distributed_runs import CASES, run_all
+from distributed_runs import CASES, STREAMED, run_all
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
 
@@ -60,7 +60,7 @@ def together(
 
 @pytest.mark.slow
 def test_weights_are_those_of_one_process(alone: dict[str, object], together: dict[str, object]) -> None:
-    for name in (*CASES, "streamed"):
+    for name in (*CASES, *STREAMED):
         for key, expected in alone[name]["weights"].items():
             torch.testing.assert_close(together[name]["weights"][key], expected, rtol=1e-5, atol=1e-5, msg=name)
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], rel=1e-4), name
