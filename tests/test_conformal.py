@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from shiftcal.conformal import ConformalSets, coverage_and_size
 
@@ -25,11 +26,38 @@ def reference_scores(p: np.ndarray, u: np.ndarray, penalty: float, k_reg: int) -
     return scores
 
 
+def split_mix(row: np.ndarray, seed: int) -> float:
+    """A number in [0, 1) made of the bits of the eight largest probabilities, in whole numbers modulo 2^64."""
+    modulus, mixed = 2**64, seed
+    for value in np.sort(row)[::-1][:8]:
+        mixed ^= int(np.float64(value).view(np.uint64))
+        mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % modulus
+        mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % modulus
+        mixed ^= mixed >> 31
+    return (mixed >> 11) / 2**53
+
+
+def test_a_set_does_not_depend_on_its_batch() -> None:
+    p, y = drawn(3000, 10, 0)
+    sets = ConformalSets.fit(p[:1500], y[:1500], level=0.9)
+    whole = sets(p[1500:])
+    assert torch.equal(torch.cat([sets(row[None]) for row in p[1500:]]), whole)
+    assert torch.equal(sets(p[1500:].flip(0)), whole.flip(0))
+    assert not torch.equal(ConformalSets.fit(p[:1500], y[:1500], level=0.9, seed=1)(p[1500:]), whole)
+
+
+def test_what_is_random_is_uniform() -> None:
+    p, _ = drawn(20000, 10, 0)
+    u = np.array([split_mix(row, 0) for row in p.numpy()])
+    assert stats.kstest(u, "uniform").pvalue > 0.01
+    assert abs(np.corrcoef(u, p.numpy().max(1))[0, 1]) < 0.02
+
+
 @pytest.mark.parametrize(("kind", "penalty"), [("aps", 0.0), ("raps", 0.05)])
 def test_sets_are_those_of_the_papers(kind: str, penalty: float) -> None:
-    p, y = drawn(200, 6, 0)
+    p, y = drawn(200, 10, 0)
     sets = ConformalSets.fit(p, y, level=0.8, kind=kind, penalty=penalty, k_reg=2, seed=3)
-    u = torch.rand(200, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64).numpy()[:, 0]
+    u = np.array([split_mix(row, 3) for row in p.numpy()])
     scores = reference_scores(p.numpy(), u, penalty if kind == "raps" else 0.0, 2)
     own = np.sort(scores[np.arange(200), y.numpy()])
     assert sets.threshold == pytest.approx(own[math.ceil(201 * 0.8) - 1])

@@ -14,6 +14,9 @@ from shiftcal._arrays import takes_arrays
 from shiftcal._errors import wrong
 from shiftcal.metrics._inputs import check_inputs
 
+# SplitMix64's factors, as signed numbers, and how many of the largest probabilities are mixed.
+_FIRST, _SECOND, _FEW = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64, 8
+
 
 @dataclass(frozen=True)
 class ConformalSets:
@@ -29,7 +32,7 @@ class ConformalSets:
         kind: "aps" or "raps".
         penalty: RAPS's λ.
         k_reg: RAPS's ranks without a penalty.
-        seed: Seed of u.
+        seed: Seed of u, which also depends on the sample's probabilities, and on no other sample.
     """
 
     threshold: float
@@ -78,13 +81,31 @@ class ConformalSets:
 
     def _scores(self, probabilities: Tensor) -> Float[Tensor, "n classes"]:
         p, order = probabilities.double().sort(stable=True, dim=1, descending=True)
-        generator = torch.Generator().manual_seed(self.seed)
-        u = torch.rand(len(p), 1, generator=generator, dtype=torch.float64).to(p.device)
-        scores = p.cumsum(1) - p + u * p
+        scores = p.cumsum(1) - p + _uniform(p, self.seed) * p
         if self.kind == "raps":
             rank = torch.arange(1, p.shape[1] + 1, device=p.device)
             scores = scores + self.penalty * (rank - self.k_reg).clamp(min=0)
         return torch.empty_like(scores).scatter_(1, order, scores)
+
+
+def _uniform(p: Float[Tensor, "n classes"], seed: int) -> Float[Tensor, "n 1"]:
+    """Draw a number in [0, 1) for each sample from its own probabilities, so that it depends on no other sample.
+
+    A split conformal set keeps its coverage with any score that is a function of the sample; SplitMix64 (Steele et al.,
+    OOPSLA 2014) makes this one of the bits of the sorted probabilities.
+    """
+    mixed = torch.full((len(p),), seed, dtype=torch.int64, device=p.device)
+    for bits in p[:, :_FEW].contiguous().view(torch.int64).unbind(1):
+        mixed = mixed ^ bits
+        mixed = (mixed ^ (_shifted(mixed, 30))) * _FIRST
+        mixed = (mixed ^ (_shifted(mixed, 27))) * _SECOND
+        mixed = mixed ^ _shifted(mixed, 31)
+    return (_shifted(mixed, 11).double() / 2**53)[:, None]
+
+
+def _shifted(bits: Int[Tensor, " n"], places: int) -> Int[Tensor, " n"]:
+    """Shift to the right as if there were no sign."""
+    return torch.bitwise_and(bits >> places, 2 ** (64 - places) - 1)
 
 
 @takes_arrays
