@@ -64,3 +64,4 @@ def test_the_first_difference_is_named_with_both_values() -> None:
     assert _io.first_difference(mine, other, ignored=("a", "b.c.d")) is None
     assert _io.first_difference(mine, {"a": 1}) is not None
     assert _io.first_difference({"a": 0}, {}) == "a = None instead of 0"
+    assert _io.first_difference({"a": []}, {"a": ["all"]}) == "a = ['all'] instead of []", "as it was given"

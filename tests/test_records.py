@@ -170,3 +170,12 @@ def test_each_set_of_an_old_record_stays_where_it_was() -> None:
     old = {**cells, "temperature": 1.0, "shifts": [], "reliability": {"id": bins, "shifted": bins}}
     new = records.upgraded({"schema": 1, "evaluation": old})["evaluation"]
     assert [new[name]["accuracy"] for name in ("validation", "clean", "shifted")] == [0.0, 0.1, 0.2]
+
+
+def test_directories_of_runs_among_runs_are_told(tmp_path: Path) -> None:
+    for place in ("a", "a/eval-other", "grid/b"):
+        (tmp_path / place).mkdir(parents=True)
+        write_record(tmp_path / place / "record.json", record("ce", 0, 0.1))
+    with pytest.warns(UserWarning, match=r"directories of runs themselves: \S*grid\. Name them too"):
+        found = load_records(tmp_path)
+    assert len(found) == 1

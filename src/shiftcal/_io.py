@@ -102,9 +102,13 @@ def first_difference(
             if inner := first_difference(a, b, f"{prefix}{key}.", ignored):
                 return inner
         elif a != b:
-            return f"{prefix}{key} = {b} instead of {a}"
+            return f"{prefix}{key} = {_shown(theirs.get(key))} instead of {_shown(mine.get(key))}"
     return None
 
 
 def _plain(value: Any) -> Any:
     return list(value) or None if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> Any:
+    return list(value) if isinstance(value, list | tuple) else value

@@ -11,14 +11,16 @@ from made_audits import cell, made
 from typer.testing import CliRunner
 
 from shiftcal import metrics
+from shiftcal._io import read_object
 from shiftcal.auditing import audit as audit_module
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
 from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import audit_cell, fit_all
 from shiftcal.auditing.predictors import Predictor, tensor_of
-from shiftcal.auditing.verdict import best_calibrator, verdict
+from shiftcal.auditing.verdict import GRID_ENDS, best_calibrator, verdict, warnings_of
 from shiftcal.calibrators import TemperatureScaling, VectorScaling
+from shiftcal.calibrators.temperature import GRID
 from shiftcal.cli import app
 from shiftcal.conformal import ConformalSets, coverage_and_size
 from shiftcal.data.preprocessing import Preprocessing
@@ -151,6 +153,29 @@ def test_what_chance_gives_is_not_held_against_a_shift() -> None:
     assert "no more off than chance" in text
     assert "Do not use" not in text
     assert "not even on images like these" in " ".join(verdict(made(clean=cell(0.31, 0.5))))
+
+
+def test_a_perfect_model_is_not_criticised() -> None:
+    perfect = cell(0.0, 1.0, noise_floor=0.0, gap=0.0, ece_low=0.0)
+    assert "Nothing was shown against its confidence" in verdict(made(clean=perfect, shifts=[], shifted=None))[0]
+
+
+def test_a_small_error_in_one_direction_is_named() -> None:
+    less = cell(0.008, 0.98, noise_floor=0.001, gap=-0.008, ece_low=0.004)
+    assert "underconfident by 0.8 points" in verdict(made(clean=less, shifts=[], shifted=None))[0]
+    both = cell(0.03, 0.9, noise_floor=0.001, gap=0.002)
+    assert "sure enough on average, but not image by image" in verdict(made(clean=both, shifts=[], shifted=None))[0]
+
+
+def test_a_temperature_at_the_end_of_its_grid_is_told() -> None:
+    def warned(temperature: float) -> str:
+        tried = {"temperature": {"fitted_on": "validation images", "temperature": temperature}}
+        return " ".join(warnings_of(made(calibrators=tried)))
+
+    assert "at an end of the grid from 0.10 to 5.00" in warned(5.0)
+    assert "at an end of the grid" in warned(0.1)
+    assert "at an end of the grid" not in warned(4.99)
+    assert tuple(GRID[[0, -1]].tolist()) == GRID_ENDS
 
 
 def test_opposite_errors_do_not_cancel_out() -> None:
@@ -379,6 +404,30 @@ def test_the_command_on_predictions(sets: PredictionSets, record: AuditRecord, t
     assert other.exit_code == 2
     assert "another audit.json" in other.output
     json.loads((tmp_path / "a" / "audit.json").read_text())
+
+
+def test_tables_of_one_name_are_told_apart(sets: PredictionSets, tmp_path: Path) -> None:
+    """A change in either of two files of the same name is another audit."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_npz(tmp_path / folder / "p.npz", sets)
+    files = [tmp_path / "a" / "p.npz", tmp_path / "b" / "p.npz"]
+    answer = CliRunner().invoke(app, ["audit", "--predictions", f"{files[0]}", "--out", str(tmp_path / "out")])
+    assert answer.exit_code == 0, answer.output
+    about = read_object(tmp_path / "out" / "about.json")
+    assert [name for name, _ in about["files"]] == [str(files[0])]
+    moved = CliRunner().invoke(app, ["audit", "--predictions", f"{files[1]}", "--out", str(tmp_path / "out")])
+    assert moved.exit_code == 2
+    assert "which has another audit.json" in moved.output
+
+
+def test_options_of_a_model_are_refused_with_tables(sets: PredictionSets, tmp_path: Path) -> None:
+    write_npz(tmp_path / "p.npz", sets)
+    words = ["audit", "--predictions", str(tmp_path / "p.npz"), "--out", str(tmp_path / "out")]
+    answer = CliRunner().invoke(app, [*words, "--outputs", "probabilities", "--corruptions", "fog"])
+    assert answer.exit_code == 2
+    assert "--corruptions, --outputs" in answer.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_wants_one_thing(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_audits import made
+from made_audits import cell, made
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -68,11 +68,12 @@ def test_a_set_without_severity_meets_no_condition_on_it(record: AuditRecord) ->
     assert check.value == pytest.approx(0.2)
 
 
-def test_strictly_the_interval_decides_also_where_it_lies_below_the_value(tmp_path: Path, record: AuditRecord) -> None:
-    """The basic bootstrap takes off what chance adds to an ECE: its interval may lie below."""
+def test_strictly_the_value_counts_too_where_the_interval_lies_below_it(tmp_path: Path, record: AuditRecord) -> None:
+    """The basic bootstrap takes off what chance adds to an ECE: its interval may lie below. Strict is never milder."""
     low = record.clean.model_copy(update={"ece": 0.0196, "ece_low": 0.0, "ece_high": 0.0186})
     one = record.model_copy(update={"clean": low})
-    assert gate(tmp_path, one, "--max-ece", "0.0191", "--strict").exit_code == 0
+    assert gate(tmp_path, one, "--max-ece", "0.0191", "--strict").exit_code == 2
+    assert gate(tmp_path, one, "--max-ece", "0.0197", "--strict").exit_code == 0
     assert gate(tmp_path, one, "--max-ece", "0.0191").exit_code == 1
     assert gate(tmp_path, one, "--max-ece", "0.01", "--strict").exit_code == 2
     assert gate(tmp_path, one, "--min-accuracy", "0.95", "--strict").exit_code == 1
@@ -84,7 +85,14 @@ def test_after_a_calibrator_there_is_no_interval(tmp_path: Path, record: AuditRe
     assert gate(tmp_path, record, *words).exit_code == 0
     strict = gate(tmp_path, record, *words, "--strict")
     assert strict.exit_code == 2
-    assert "| clean ECE | ≤ 4.0 % | 2.5 % | – | not judged |" in strict.output
+    assert "| clean ECE | ≤ 4.0 % | 2.5 % | – | not judged: there are no intervals after a calibrator" in strict.output
+
+
+def test_calibrators_have_the_names_that_audit_takes() -> None:
+    scaled = {"temperature (augmented)": {"accuracy": 0.9, "ece": 0.02}}
+    one = made(clean=cell(0.05, scaled=scaled), shifts=[], shifted=None)
+    [check] = checks(one, Limits(max_ece=0.03, calibrator="temperature-augmented"))
+    assert check.value == pytest.approx(0.02)
 
 
 def test_a_summary_that_cannot_be_written_is_not_a_failure(tmp_path: Path, record: AuditRecord) -> None:

@@ -47,6 +47,16 @@ def test_a_fixed_batch_is_filled_up(batch: int | str, tmp_path: Path) -> None:
     torch.testing.assert_close(opened.model(IMAGES), expected(IMAGES), rtol=1e-4, atol=1e-4)
 
 
+def test_a_program_of_a_fixed_batch_says_what_to_do(tmp_path: Path) -> None:
+    images = torch.zeros(8, 3, 8, 8)
+    program = torch.export.export(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).eval(), (images,))
+    torch.export.save(program, tmp_path / "fixed.pt2")
+    model = open_model(str(tmp_path / "fixed.pt2"), trust=True).model
+    assert model(images).shape == (8, 4)
+    with pytest.raises(ValueError, match=r"takes these images. .*\[5, 3, 8, 8\].* dynamic batch"):
+        model(images[:5])
+
+
 def test_weights_beside_an_onnx_file_are_read(tmp_path: Path) -> None:
     path = write_onnx(tmp_path / "m.onnx", inputs={"x": ["n", 3, 8, 8]}, external=True)
     assert (tmp_path / "m.onnx.data").stat().st_size >= WEIGHT.nbytes

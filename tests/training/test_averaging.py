@@ -87,6 +87,21 @@ def test_frozen_parameters_have_no_average() -> None:
     assert not any(name.startswith("0.") for name in WeightAverage(model).state_dict())
 
 
+def test_layers_that_were_frozen_stay_in_evaluation_mode() -> None:
+    model = network().train()
+    model[1].eval()
+    averaged = WeightAverage(model).averaged(model, [torch.randn(4, 3, 8, 8)])
+    assert [module.training for module in averaged.modules()] == [module.training for module in model.modules()]
+
+
+def test_an_average_without_images_for_batch_norm_or_without_parameters_is_refused() -> None:
+    model = network()
+    with pytest.raises(ValueError, match="`batches` should be at least one"):
+        WeightAverage(model).averaged(model, iter(()))
+    with pytest.raises(ValueError, match="`model` should be one with parameters that are trained"):
+        WeightAverage(nn.ReLU())
+
+
 def test_the_decay_is_checked() -> None:
     with pytest.raises(ValueError, match=r"`decay` should be in \[0, 1\)"):
         WeightAverage(network(), 1.0)

@@ -130,6 +130,17 @@ def test_head_training_is_that_of_the_whole_loop_on_a_linear_model(dataset: Data
     torch.testing.assert_close(heads[0].bias, heads[1].bias, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("views", [0, 1])
+def test_maxent_takes_the_prior_of_the_training_images(views: int, dataset: Dataset) -> None:
+    rare = (dataset.train.targets < 2) | (torch.arange(320) < 160)
+    uneven = replace(dataset, train=dataset.train.take(rare))
+    words = ("method=maxent", "finetune.epochs=1", f"finetune.views={views}", "finetune.filtered_views=1")
+    state, _ = tuned(network(), uneven, *words)
+    counts = torch.bincount(uneven.train.targets, minlength=8) / len(uneven.train)
+    assert state.full.main.args[0].keywords["class_prior"] == pytest.approx(counts.tolist())
+    assert counts.max() > 1.5 * counts.min()
+
+
 def test_settings_of_the_head(dataset: Dataset) -> None:
     words = ["finetune.gamma=5.0", "finetune.epochs=7", "finetune.learning_rate=0.3", "finetune.batch_size=32"]
     words += ["finetune.weight_decay=0.123", "train.optimizer=adamw", "train.momentum=0.5", "train.nesterov=true"]

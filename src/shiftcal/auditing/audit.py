@@ -187,7 +187,7 @@ def audit(
                 **(about or {}),
             },
         )
-        bar.line(f"{1 + len(cells)} test sets")
+        bar.line(f"{1 + len(cells)} test set{'s' * bool(cells)}")
     return record
 
 

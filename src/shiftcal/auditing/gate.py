@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,12 +51,17 @@ class Check:
     low: float = 0.0
     high: float = 1.0
     reason: str = ""
+    no_interval: str = ""
 
     def result(self, *, strict: bool) -> Result:
-        """Judge it by its value; strictly by the whole interval, and not at all if the limit lies inside."""
+        """Judge it by its value; strictly by the whole interval and the value, not at all if the limit lies among them.
+
+        The interval of an ECE, which is biased upwards, may lie below its value.
+        """
         if self.value is None:
             return "not judged"
-        low, high = (self.low, self.high) if strict else (self.value, self.value)
+        ends = (self.low, self.value, self.high) if strict else (self.value,)
+        low, high = min(ends), max(ends)
         kept, broken = (high <= self.limit, low > self.limit) if self.upper else (low >= self.limit, high < self.limit)
         return "passed" if kept else "failed" if broken else "not judged"
 
@@ -67,8 +73,11 @@ def checks(record: AuditRecord, limits: Limits, where: Sequence[str] = ()) -> li
     if conditions and not cells:
         raise wrong("where", "a condition that some shifted test set of the audit meets", ", ".join(where))
     name = limits.calibrator
-    if name is not None and name not in record.clean.scaled:
-        raise wrong("calibrator", f"one of {', '.join(record.clean.scaled) or 'none, none was fitted'}", repr(name))
+    if name is not None:
+        by_letters = {letters(fitted): fitted for fitted in record.clean.scaled}
+        if letters(name) not in by_letters:
+            raise wrong("calibrator", f"one of {', '.join(record.clean.scaled) or 'none, none was fitted'}", repr(name))
+        name = by_letters[letters(name)]
     found = [
         _ece("clean ECE", limits.max_ece, [record.clean], name),
         _ece("shifted ECE", limits.max_shifted_ece, cells, name, record if not where else None),
@@ -77,6 +86,16 @@ def checks(record: AuditRecord, limits: Limits, where: Sequence[str] = ()) -> li
         _accuracy("shifted accuracy", limits.min_shifted_accuracy, cells, name),
     ]
     return [check for check in found if check is not None]
+
+
+def letters(name: str) -> str:
+    """Return what counts of a calibrator's name.
+
+    Example:
+        >>> letters("temperature-augmented") == letters("temperature (augmented)")
+        True
+    """
+    return re.sub(r"[^a-z]", "", name.lower())
 
 
 def _worst(cells: Sequence[AuditCell], name: str | None) -> list[AuditCell]:
@@ -99,7 +118,8 @@ def _ece(
         return Check(title, limit, upper=True, value=None, reason="there is no such test set in the audit")
     value = statistics.fmean(_value(cell, "ece", name) for cell in cells)
     if name is not None:  # intervals are those of the model as it is
-        return Check(title, limit, upper=True, value=value)
+        reason = "there are no intervals after a calibrator, which --strict asks for"
+        return Check(title, limit, upper=True, value=value, low=0.0, high=1.0, no_interval=reason)
     below = statistics.fmean(cell.ece - cell.ece_low for cell in cells)
     above = statistics.fmean(cell.ece_high - cell.ece for cell in cells)
     if whole is not None and whole.shifted is not None:
@@ -161,6 +181,7 @@ def summary(record: AuditRecord, found: Sequence[Check], *, strict: bool) -> str
         value = "–" if check.value is None else percent(check.value)
         known = check.value is not None and (check.low, check.high) != (0.0, 1.0)
         interval = f"{percent(check.low)} to {percent(check.high)}" if known else "–"
-        word = check.result(strict=strict) + (f": {check.reason}" if check.reason else "")
+        reason = check.reason or (check.no_interval if strict else "")
+        word = check.result(strict=strict) + (f": {reason}" if reason else "")
         lines.append(f"| {check.name} | {sign} {percent(check.limit)} | {value} | {interval} | {word} |")
     return "\n".join([*lines, "", *record.verdict, ""])

@@ -194,7 +194,12 @@ class ProgramModel(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         """Return what the program gives."""
-        return self.module(images.contiguous())
+        try:
+            return self.module(images.contiguous())
+        except Exception as error:  # a guard of the program's, such as a batch size that was exported as fixed
+            found = f"{reason_of(error)} for images {list(images.shape)}"
+            hint = " Export it with a dynamic batch (torch.export.Dim), or use `shiftcal export`."
+            raise DataError("model", "a program that takes these images", found, hint) from None
 
 
 def exported_program(path: Path) -> tuple[nn.Module, dict[str, Any]]:

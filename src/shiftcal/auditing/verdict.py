@@ -11,6 +11,7 @@ SHOWN = 1.5  # an ECE below so many noise floors is what chance may give
 TRUSTED = 0.10  # the largest ECE at which a confidence may still be used
 NOTABLE = 0.01  # a gap or a change below is not worth a word
 ENOUGH = 1000  # test images below which a warning says so
+GRID_ENDS = (0.1, 5.0)  # of the temperatures that are tried
 FAMILIES = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
@@ -34,15 +35,16 @@ def verdict(record: AuditRecord) -> tuple[str, ...]:
 
 def is_shown(cell: AuditCell | AuditMean) -> bool:
     """Tell whether an ECE is more than chance gives a calibrated model."""
-    return cell.ece >= SHOWN * cell.noise_floor
+    return cell.ece > 0 and cell.ece >= SHOWN * cell.noise_floor
 
 
 def _in_distribution(cell: AuditCell) -> str:
     says = f"Right {percent(cell.accuracy)} of the time, says {percent(cell.confidence)}"
     if not is_shown(cell):
         return (
-            f"{says}: its calibration error of {percent(cell.ece)} is what chance gives a calibrated model on "
-            f"{cell.n} images ({percent(cell.noise_floor)}). Nothing was shown against its confidence here."
+            f"{says}: its calibration error of {percent(cell.ece)} is less than {SHOWN:g} times what chance gives a "
+            f"calibrated model on {cell.n} images ({percent(cell.noise_floor)}). Nothing was shown against its "
+            f"confidence here."
         )
     return f"{says}: {_direction(cell)} (ECE {percent(cell.ece)}, floor {percent(cell.noise_floor)})."
 
@@ -51,14 +53,16 @@ def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
     names = list(dict.fromkeys(str(cell.shift) for cell in cells))
     under = f"Under {_listed(names)} it says {percent(mean.confidence)} and is right {percent(mean.accuracy)}"
     if not is_shown(mean):
-        return f"{under}: no more off than chance (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
+        overall = "on average " if len(cells) > 1 else ""
+        chance = f"(ECE {percent(mean.ece)}, less than {SHOWN:g} times the floor of {percent(mean.noise_floor)})"
+        return f"{under}: {overall}no more off than chance may be {chance}."
     over, less = (sum(sign * cell.gap >= NOTABLE for cell in cells) for sign in (1, -1))
     both = f", overconfident in {over} and underconfident in {less} of {len(cells)} test sets" if over and less else ""
     return f"{under}: {_direction(mean)}{both} (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
 
 
 def _direction(cell: AuditCell | AuditMean) -> str:
-    if abs(cell.gap) < NOTABLE:
+    if abs(cell.gap) < NOTABLE and cell.ece > SHOWN * abs(cell.gap):
         return "sure enough on average, but not image by image"
     return f"{'over' if cell.gap > 0 else 'under'}confident by {points(abs(cell.gap))}"
 
@@ -153,13 +157,24 @@ def warnings_of(record: AuditRecord) -> list[str]:
     n = record.clean.n or 0
     if n < ENOUGH:
         limit = percent(SHOWN * record.clean.noise_floor)
-        found.append(f"There are only {n} clean test images: an ECE below {limit} cannot be told from chance.")
+        found.append(
+            f"There are only {n} clean test images: an ECE below {limit}, {SHOWN:g} times what chance gives, is taken "
+            "for chance."
+        )
     few = [f"{c.shift} {c.severity or ''}".strip() for c in record.shifts if (c.n or 0) < ENOUGH]
     if few and n >= ENOUGH:
-        found.append(f"{len(few)} shifted test sets have fewer than {ENOUGH} images each, such as {few[0]}.")
+        sets = "test set has" if len(few) == 1 else "test sets have"
+        found.append(f"{len(few)} shifted {sets} fewer than {ENOUGH} images each, such as {few[0]}.")
     if record.validation is not None and (record.validation.n or 0) < ENOUGH // 2:
         found.append(
             f"Calibrators were fitted on {record.validation.n} validation images alone: another draw may differ."
+        )
+    ends = [name for name, tried in record.calibrators.items() if tried.temperature in GRID_ENDS]
+    if ends:
+        low, high = GRID_ENDS
+        found.append(
+            f"The {_and(ends)} found {'is' if len(ends) == 1 else 'are'} at an end of the grid from {low:.2f} to "
+            f"{high:.2f}: one beyond may do better (calibrators.TemperatureScaling(search='lbfgs'))."
         )
     return found
 

@@ -101,6 +101,26 @@ def audit(
         load_plugins(plugin)
         if (model is None) == (predictions is None):
             raise wrong("MODEL", "given, or --predictions, not both", model or "nothing")
+        if predictions is not None:
+            of_models = {
+                "data": data,
+                "model": network,
+                "weights": weights,
+                "validation": validation,
+                "shift": shift,
+                "corruptions": None if corruptions == "all" else corruptions,
+                "outputs": outputs,
+                "size": size,
+                "resize": resize,
+                "interpolation": interpolation,
+                "mean": mean,
+                "std": std,
+                "constants": constants,
+                "frost": frost,
+            }
+            if given := [f"--{name}" for name, value in of_models.items() if value]:
+                expected = "given without options for a model (a table says itself what it has, docs/audit.md)"
+                raise wrong("predictions", expected, ", ".join(given))
         if bins < 1 or batch_size < 1:
             raise wrong("bins", "positive, and batch-size too", f"{bins}, {batch_size}")
         if calibrate is not None:

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from shiftcal._tensors import check_range
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
+
+
+def shares_of(targets: Int[Tensor, " n"], classes: int) -> tuple[float, ...]:
+    """Return the share of each class among some samples.
+
+    Example:
+        >>> shares_of(torch.tensor([0, 2, 2, 0]), 3)
+        (0.5, 0.0, 0.5)
+    """
+    return tuple((torch.bincount(targets.cpu().long(), minlength=classes).double() / len(targets)).tolist())
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,11 @@ class Dataset:
     def __post_init__(self) -> None:
         for split in (self.train, self.validation, self.test):
             check_range(split.targets, len(self.classes))
+
+    @property
+    def prior(self) -> tuple[float, ...]:
+        """The share of each class among the training images."""
+        return shares_of(self.train.targets, len(self.classes))
 
     def with_workers(self, workers: int) -> Dataset:
         """Let as many processes decode images that are read from disk."""

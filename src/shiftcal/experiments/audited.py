@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 import warnings
@@ -130,7 +131,7 @@ def audit_tables(
     names = read_names(classes) if classes is not None else ()
     if names and len(names) != sets.clean.logits.shape[1]:
         raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
-    read = {file.name: sha256_of(file) for file in files_read(files)}
+    read = [[str(file), sha256_of(file)] for file in files_read(files)]  # names may be the same in two folders
     about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
     if (kept := _finished(out, about)) is not None:
         return kept
@@ -177,13 +178,21 @@ def _about(wanted: Wanted, ready: Ready) -> dict[str, Any]:
     """Tell one audit from another: by the model's file, the images and how they are measured."""
     tree = {
         "model": ready.seen.model_dump(mode="json"),
-        "network": [wanted.network, ready.predictor.columns],
+        "network": [wanted.network, _code_of(wanted.network), ready.predictor.columns],
         "data": [ready.images.name, list(ready.images.classes), ready.images.counts, digests_of(ready.images)],
         "preprocessing": ready.shown,
         "version": __version__,
         "grid": [list(wanted.corruptions), ready.constants, wanted.frost, wanted.bins],
     }
     return json.loads(json.dumps(tree, default=str))  # type: ignore[no-any-return]
+
+
+def _code_of(network: str | None) -> str | None:
+    """Tell a user's factory from another version of it, by the file that it is in."""
+    if network is None or ":" not in network:
+        return None
+    spec = importlib.util.find_spec(network.partition(":")[0])
+    return sha256_of(Path(spec.origin)) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
 
 
 def _lines(ready: Ready) -> list[str]:

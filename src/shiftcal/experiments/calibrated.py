@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from shiftcal import _distributed, calibrators
 from shiftcal._errors import DataError, unknown
 from shiftcal.auditing.audit import NO_VALIDATION, fit_again
+from shiftcal.auditing.gate import letters
 from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
 from shiftcal.auditing.tables import read_predictions
 from shiftcal.experiments.audited import prepare
@@ -27,14 +27,10 @@ def calibrator_name(word: str) -> str:
         >>> calibrator_name("temperature-augmented")
         'temperature (augmented)'
     """
-    by_letters = {_letters(name): name for name in (BEST, *CALIBRATORS)}
-    if _letters(word) not in by_letters:
+    by_letters = {letters(name): name for name in (BEST, *CALIBRATORS)}
+    if letters(word) not in by_letters:
         raise unknown("calibrate", word, (BEST, *CALIBRATORS))
-    return by_letters[_letters(word)]
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name.lower())
+    return by_letters[letters(word)]
 
 
 def fit_model_again(wanted: Wanted, *, progress: bool = True) -> Fitted:

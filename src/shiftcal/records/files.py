@@ -87,6 +87,7 @@ def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
         selection, runs = read_selection(place), find_runs(place)
         not_chosen = {run.name: reason for run in runs if (reason := selection.reason(run.name))}
         found = {run.name: _run_record(run) for run in runs if run.name not in not_chosen}
+        _warn_of_deeper(place, runs)
     else:
         found = _records_of(grids)
     records = [record for record in found.values() if isinstance(record, RunRecord)]
@@ -99,6 +100,16 @@ def load_finished(place: Path) -> tuple[list[RunRecord], dict[str, str]]:
         listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         warnings.warn(f"Left out, {len(left_out)} of {len(found)} runs: {listed}.", stacklevel=2)
     return records, left_out | not_chosen
+
+
+def _warn_of_deeper(place: Path, runs: Sequence[Path]) -> None:
+    """Warn of directories of runs in a directory of runs: their runs are not read."""
+    deeper = sorted({path.parent.parent for path in place.glob(f"*/*/{RECORD}")} - set(runs))
+    if deeper and place not in runs:
+        listed = ", ".join(map(str, deeper))
+        warnings.warn(
+            f"Left out, since they are directories of runs themselves: {listed}. Name them too.", stacklevel=3
+        )
 
 
 def load_all(places: Sequence[Path]) -> tuple[list[RunRecord], dict[str, str]]:

@@ -48,7 +48,7 @@ def rows_of(record: AuditRecord) -> list[tuple[str, AuditCell | AuditMean, int |
     """List what the table shows: clean, the mean over shifts, and each shift's mean over severities."""
     rows: list[tuple[str, AuditCell | AuditMean, int | None]] = [("clean", record.clean, record.clean.n)]
     if record.shifted is not None:
-        rows.append((f"mean of {len(record.shifts)} shifted sets", record.shifted, None))
+        rows.append((f"mean of {len(record.shifts)} shifted set{'s' * (len(record.shifts) > 1)}", record.shifted, None))
     worst = sorted(record.shifts, key=lambda cell: -cell.ece)[:5]
     return rows + [(label(cell), cell, cell.n) for cell in worst]
 

@@ -138,7 +138,9 @@ def check_comparable(records: list[RunRecord]) -> None:
         if differing:  # a mean over them would pass for one over seeds
             raise wrong("records", "of runs that differ in method and seed alone", f"{method} with {differing}")
         if seed in seeds:
-            raise wrong("records", "of one run per method and seed", f"two of {method} with seed {record.seed}")
+            same = [one for one in records if (one.method, one.seed) == (method, record.seed)]
+            count = "two" if len(same) == 2 else f"{len(same)}"
+            raise wrong("records", "of one run per method and seed", f"{count} of {method} with seed {record.seed}")
         seeds.add(seed)
     _check_alike(records)
     for method, (_, seeds) in by_method.items():

@@ -25,6 +25,8 @@ class WeightAverage:
         if not 0 <= decay < 1:
             raise wrong("decay", "in [0, 1)", decay)
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not named:
+            raise wrong("model", "one with parameters that are trained", type(model).__name__)
         self.decay, self._names, self._parameters = decay, list(named), [p.detach() for p in named.values()]
         self._means = [p.clone() for p in self._parameters]
         self._steps = torch.zeros((), device=self._means[0].device)
@@ -61,7 +63,9 @@ class WeightAverage:
         layers = [m for m in copied.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
         if layers:
             _retake_statistics(copied, layers, batches)
-        return copied.train(model.training)
+        for module, original in zip(copied.modules(), model.modules(), strict=True):
+            module.training = original.training  # some may be frozen in evaluation mode
+        return copied
 
 
 def _retake_statistics(model: nn.Module, layers: list[_BatchNorm], batches: Iterable[Tensor]) -> None:
@@ -71,9 +75,13 @@ def _retake_statistics(model: nn.Module, layers: list[_BatchNorm], batches: Iter
         layer.reset_running_stats()
         layer.momentum = None  # a plain mean over the batches
         layer.train()
+    found = False
     with torch.no_grad():
         for images in batches:
             model(images)
+            found = True
+    if not found:
+        raise wrong("batches", "at least one, for the statistics of batch-norm", "none (an iterator that is used up?)")
     average_statistics(model)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

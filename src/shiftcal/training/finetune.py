@@ -19,7 +19,7 @@ from shiftcal import models
 from shiftcal._errors import wrong
 from shiftcal._progress import Progress
 from shiftcal.augment import AUGMENTATIONS
-from shiftcal.data.dataset import Dataset
+from shiftcal.data.dataset import Dataset, shares_of
 from shiftcal.data.epoch import seeded
 from shiftcal.data.files.read import host_memory
 from shiftcal.data.preprocessing import Preprocessing
@@ -151,9 +151,10 @@ def finetune(
     return fit(state, task, engine, hooks=hooks(state) if hooks else None, progress=progress), seconds
 
 
-def head_task(head: nn.Module, features: FeatureSplit, stage: Stage) -> tuple[TrainState, Task]:
+def head_task(head: nn.Linear, features: FeatureSplit, stage: Stage) -> tuple[TrainState, Task]:
     """Return a state and a task for `fit` that train a classifier on kept features."""
-    return _start(head, stage), Task(
+    prior = shares_of(features.targets, head.out_features)
+    return _start(head, stage, prior), Task(
         name=stage.name,
         method=stage.method,
         settings=stage.train,
@@ -173,7 +174,7 @@ def _through_network(
 ) -> tuple[TrainState, Task]:
     """Return a state and a task that send every batch through the frozen network."""
     prepare = preparation(stage.method, stage.train, preprocess)
-    return _start(frozen, stage), Task(
+    return _start(frozen, stage, dataset.prior), Task(
         name=stage.name,
         method=stage.method,
         settings=stage.train,
@@ -185,10 +186,10 @@ def _through_network(
     )
 
 
-def _start(model: nn.Module, stage: Stage) -> TrainState:
+def _start(model: nn.Module, stage: Stage, prior: tuple[float, ...]) -> TrainState:
     gamma = stage.gamma.model_copy(update={"fgr": stage.own.gamma, "released": stage.own.gamma})
     wanted = frozenset({stage.method.weights})
-    return start_state(model, stage.method, stage.train, gamma, stage.constraint, wanted=wanted)
+    return start_state(model, stage.method, stage.train, gamma, stage.constraint, wanted=wanted, class_prior=prior)
 
 
 def keep_features(

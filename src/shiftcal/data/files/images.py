@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ else:  # what is checked at run time has no parameters
     Array = np.ndarray
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+# Pictures that are known, and not read.
+_OTHERS = (".gif", ".jfif", ".jpe", ".avif", ".heic", ".heif", ".jp2", ".pgm", ".pbm", ".tga", ".ico", ".psd", ".svg")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF")  # by content: a file's name decides nothing
 _THINNEST = 100  # sides of an image that is made square may differ by this factor
 _BAND = 2  # of a longer image only the middle counts
@@ -53,7 +57,7 @@ def find_images(root: Path, classes: tuple[str, ...] | None = None) -> Tree:
 
 def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     if not root.is_dir():
-        raise DataError("folder", "a folder with one folder of images for each class", str(root))
+        raise DataError("folder", "a folder with one folder of images for each class", f"{root}{_what_it_is(root)}")
     found = tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")))
     missing = sorted(set(classes or ()) - set(found))
     if missing:
@@ -61,13 +65,16 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
             "folder", f"one with a folder for each of {len(classes or ())} classes", f"{root}, without {missing[0]}"
         )
     classes = classes or found
-    files, targets = [], []
+    files, targets, other = [], [], list[Path]()
     for target, name in enumerate(classes):
-        of_class = sorted(p for p in (root / name).rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        below = list((root / name).rglob("*"))
+        other += [path for path in below if path.suffix.lower() in _OTHERS]
+        of_class = sorted(p for p in below if p.suffix.lower() in EXTENSIONS and p.is_file())
         files += of_class
         targets += [target] * len(of_class)
     if not files:
-        raise DataError("folder", "a folder with one folder of images for each class", f"{root}, without images")
+        raise DataError("folder", f"one with images of these formats: {_listed()}", f"{root}, without any")
+    _warn_of_others(other)
     return Tree(root, classes, tuple(files), tuple(targets))
 
 
@@ -76,14 +83,32 @@ def list_images(root: Path) -> tuple[Path, ...]:
     if not root.is_dir():
         raise DataError("folder", "a folder of images", str(root))
     try:
-        inside = (path.relative_to(root) for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS)
-        found = sorted(path for path in inside if not any(part.startswith(".") for part in path.parts))
+        below = [path.relative_to(root) for path in root.rglob("*")]
+        shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
+        found = sorted(path for path in shown if path.suffix.lower() in EXTENSIONS)
         files = tuple(root / path for path in found if (root / path).is_file())
     except (OSError, RecursionError) as error:  # paths that are too long or too deep
         raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
     if not files:
-        raise DataError("folder", f"a folder of images ({', '.join(EXTENSIONS)})", f"{root}, without images")
+        raise DataError("folder", f"a folder of images ({_listed()})", f"{root}, without images")
+    _warn_of_others([path for path in shown if path.suffix.lower() in _OTHERS])
     return files
+
+
+def _listed() -> str:
+    return ", ".join(EXTENSIONS)
+
+
+def _what_it_is(path: Path) -> str:
+    return ", which is a file" if path.exists() else ", which does not exist"
+
+
+def _warn_of_others(files: Sequence[Path]) -> None:
+    """Warn of pictures of formats that are not read, which would be missing without a word."""
+    if files:
+        kinds = Counter(file.suffix.lower() for file in files)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        warnings.warn(f"Pictures of other formats are left out: {counts}. Those of {_listed()} are read.", stacklevel=4)
 
 
 Interpolation = Literal["bilinear", "bicubic", "nearest", "lanczos"]

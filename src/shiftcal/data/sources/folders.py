@@ -53,17 +53,20 @@ def folder(
 ) -> Dataset:
     """Load a user's images: `train/`, `val/` and `test/` with a folder for each class, or one such tree.
 
-    What is missing is held out, seeded and of every class alike: one tree is split 80/10/10, a missing `val` is a tenth
-    of `train`. Classes are those of the training images.
+    One tree is split 80/10/10, a missing `val` is a tenth of `train`, seeded and of every class alike; `test` has to be
+    there beside `train`. Classes are those of the training images.
     """
     root, read = Path(root), _Reading(size, fit, loader, progress)
     parts = {part: next((root / n for n in names if (root / n).is_dir()), None) for part, names in _NAMES.items()}
     if parts["train"] is None:
         tree = with_images(find_images(root))
+        _warn_of_parts(tree)
         return _dataset("folder", tree.classes, *_eighty_ten_ten(read(tree), seed), cut=("validation", "test"))
     if parts["test"] is None:
         found = ", ".join(sorted(p.name for p in root.iterdir())[:8])
-        raise wrong("data.root", "a folder with train/ and test/, or one tree of class folders", f"{root}: {found}")
+        hint = " (val/ may be renamed: a tenth of train/ is held out then)" if parts["validation"] is not None else ""
+        expected = f"a folder with train/ and test/{hint}, or one tree of class folders"
+        raise wrong("data.root", expected, f"{root}: {found}")
     tree = with_images(find_images(parts["train"]))
     train = read(tree)
     test = read(_same_classes(parts["test"], tree))
@@ -144,6 +147,21 @@ def with_images(tree: Tree, least: int = 2) -> Tree:
         listed = ", ".join(empty[:_SHOWN]) + more
         warnings.warn(f"There are no images in {listed}. Their classes stay in the list, unseen.", stacklevel=3)
     return tree
+
+
+def _warn_of_parts(tree: Tree) -> None:
+    """Warn where all class folders have the same folders in them: those may be the classes, and these the parts."""
+    inside: dict[int, set[str]] = {}
+    for file, target in zip(tree.files, tree.targets, strict=True):
+        inside.setdefault(target, set()).add(file.relative_to(tree.root).parts[1])
+    first, *others = inside.values()
+    if len(first) > 1 and all(other == first for other in others) and not any("." in name for name in first):
+        taken, names = ", ".join(tree.classes[:_SHOWN]), ", ".join(sorted(first)[:_SHOWN])
+        warnings.warn(
+            f"The classes are taken to be {taken}, and each of these folders has {names} in it. If these are the "
+            "classes, name the folders train/, val/ and test/, or take them for domains (docs/data-and-models.md).",
+            stacklevel=3,
+        )
 
 
 def _eighty_ten_ten(split: ImageSplit, seed: int) -> tuple[ImageSplit, ImageSplit, ImageSplit]:

@@ -1,0 +1,44 @@
+"""What is found in folders: images of the formats that are read, and a word about everything else."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from shiftcal import data
+from shiftcal.data.files.images import find_images, list_images
+
+
+def pictures(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(root / name, format="PNG")
+    return root
+
+
+def test_pictures_of_formats_that_are_not_read_are_told(tmp_path: Path) -> None:
+    pictures(tmp_path, "cat/1.png", "cat/2.gif", "cat/3.GIF", "dog/1.png", "dog/2.heic", "dog/notes.txt")
+    with pytest.warns(UserWarning, match=r"left out: 2 \.gif, 1 \.heic"):
+        assert len(find_images(tmp_path).files) == 2
+    with pytest.warns(UserWarning, match=r"left out: 2 \.gif, 1 \.heic"):
+        assert len(list_images(tmp_path)) == 2
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere, which does not exist"):
+        find_images(tmp_path / "nowhere")
+
+
+def test_parts_that_are_taken_for_classes_are_told(tmp_path: Path) -> None:
+    names = [f"{part}/{kind}/{k}.png" for part in ("training", "testing") for kind in ("cat", "dog") for k in range(12)]
+    with pytest.warns(UserWarning, match="taken to be testing, training, and each of these folders has cat, dog in it"):
+        assert data.load("folder", root=pictures(tmp_path, *names)).classes == ("testing", "training")
+
+
+def test_folders_inside_class_folders_are_no_parts(tmp_path: Path) -> None:
+    """As Tiny-ImageNet has them, and cameras that not every class was seen by."""
+    one = pictures(tmp_path / "one", *(f"{kind}/images/{k}.png" for kind in ("cat", "dog") for k in range(12)))
+    assert data.load("folder", root=one).classes == ("cat", "dog")
+    names = [f"cat/{camera}/{k}.png" for camera in ("left", "right") for k in range(12)]
+    two = pictures(tmp_path / "two", *names, *(f"dog/left/{k}.png" for k in range(12)))
+    assert data.load("folder", root=two).classes == ("cat", "dog")
