@@ -20,12 +20,16 @@ from shiftcal.augment.operations import OPERATIONS
 from shiftcal.augment.perturb import Perturbation
 
 
-def unchanged(images: Tensor, generator: torch.Generator | None = None, *, rows_of: Rows | None = None) -> Tensor:
+def unchanged(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Return the images as they are."""
     return images
 
 
-AUGMENTATIONS: dict[str, Callable[..., Tensor]] = {"none": unchanged, "crop_flip": crop_and_flip}
+def _unchanged_rows(images: Tensor, generator: torch.Generator | None, *, rows_of: Rows | None = None) -> Tensor:
+    return unchanged(images, generator)
+
+
+AUGMENTATIONS: dict[str, Callable[..., Tensor]] = {"none": _unchanged_rows, "crop_flip": crop_and_flip}
 
 __all__ = [
     "AUGMENTATIONS",

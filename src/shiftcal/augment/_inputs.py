@@ -20,13 +20,17 @@ class Rows:
     Attributes:
         start: The first row.
         total: How many rows the whole batch has.
+        places: The rows, where they do not follow one another.
     """
 
     start: int
     total: int
+    places: Int[Tensor, " images"] | None = None
 
     def index(self, count: int, device: torch.device) -> Int[Tensor, " count"]:
         """Return the places of `count` images."""
+        if self.places is not None:
+            return self.places.to(device)
         return (torch.arange(count, device=device) + self.start) % self.total
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shiftcal.augment import augmix
+from shiftcal.augment._inputs import Rows
+from shiftcal.augment.augmix import augmix_of
 from shiftcal.data.split import ImageSplit, MemorySplit
 from shiftcal.shifts.corruptions import corrupt
+
+_BLOCK = 500  # images whose numbers are drawn together
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Corrupted:
 
 @dataclass(frozen=True)
 class Augmented:
-    """A split whose images are AugMix views of some strength; what is drawn depends on the part, not on the rank."""
+    """A split whose images are AugMix views of some strength; a view depends on its image's index, not on its batch."""
 
     split: ImageSplit
     strength: float
@@ -51,7 +54,14 @@ class Augmented:
     def parts(self, size: int, rank: int = 0, world_size: int = 1) -> Iterator[tuple[Tensor, MemorySplit]]:
         """Go through the samples in order, see `data.ImageSplit`."""
         for index, part in self.split.parts(size, rank, world_size):
-            seed = 1000 * int(index[0]) + round(10 * self.strength)
-            generator = torch.Generator(part.images.device).manual_seed(seed)
-            views = augmix(part.images, generator, views=1, severity=self.strength)[0]
-            yield index, MemorySplit(views.round().to(torch.uint8), part.targets)
+            sizes = (index // _BLOCK).unique_consecutive(return_counts=True)[1].tolist()
+            blocks = zip(part.images.split(sizes), index.split(sizes), strict=True)
+            views = [self._views(images, own) for images, own in blocks]
+            yield index, MemorySplit(torch.cat(views), part.targets)
+
+    def _views(self, images: Tensor, index: Tensor) -> Tensor:
+        """Make views of images of one block, for all of which numbers are drawn."""
+        first = int(index[0]) // _BLOCK * _BLOCK
+        generator = torch.Generator(images.device).manual_seed(1000 * first + round(10 * self.strength))
+        rows = Rows(0, min(_BLOCK, len(self.split) - first), index - first)
+        return augmix_of(images, generator, views=1, severity=self.strength, rows_of=rows)[0].round().to(torch.uint8)

@@ -73,7 +73,7 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
         files += of_class
         targets += [target] * len(of_class)
     if not files:
-        raise DataError("folder", f"one with images of these formats: {_listed()}", f"{root}, without any")
+        raise DataError("folder", f"one with images of these formats: {_listed()}", f"{root}, without images")
     _warn_of_others(other)
     return Tree(root, classes, tuple(files), tuple(targets))
 
