@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import threading
 import time
@@ -11,7 +12,6 @@ from made_audits import cell, made
 from typer.testing import CliRunner
 
 from shiftcal import metrics
-from shiftcal._io import read_object
 from shiftcal.auditing import audit as audit_module
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
 from shiftcal.auditing.behind import Behind
@@ -411,14 +411,15 @@ def test_tables_of_one_name_are_told_apart(sets: PredictionSets, tmp_path: Path)
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_npz(tmp_path / folder / "p.npz", sets)
-    files = [tmp_path / "a" / "p.npz", tmp_path / "b" / "p.npz"]
-    answer = CliRunner().invoke(app, ["audit", "--predictions", f"{files[0]}", "--out", str(tmp_path / "out")])
-    assert answer.exit_code == 0, answer.output
-    about = read_object(tmp_path / "out" / "about.json")
-    assert [name for name, _ in about["files"]] == [str(files[0])]
-    moved = CliRunner().invoke(app, ["audit", "--predictions", f"{files[1]}", "--out", str(tmp_path / "out")])
-    assert moved.exit_code == 2
-    assert "which has another audit.json" in moved.output
+    words = ["audit", "--predictions", f"{tmp_path / 'a' / 'p.npz'},{tmp_path / 'b' / 'p.npz'}", "--out"]
+    first = CliRunner().invoke(app, [*words, str(tmp_path / "out")])
+    assert first.exit_code == 0, first.output
+    assert "was finished earlier" in CliRunner().invoke(app, [*words, str(tmp_path / "out")]).output
+    changed = dataclasses.replace(sets, clean=Predictions(-sets.clean.logits, sets.clean.targets))
+    write_npz(tmp_path / "a" / "p.npz", changed)
+    again = CliRunner().invoke(app, [*words, str(tmp_path / "out")])
+    assert again.exit_code == 2
+    assert "which has another audit.json" in again.output
 
 
 def test_options_of_a_model_are_refused_with_tables(sets: PredictionSets, tmp_path: Path) -> None:

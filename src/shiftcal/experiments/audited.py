@@ -131,7 +131,7 @@ def audit_tables(
     names = read_names(classes) if classes is not None else ()
     if names and len(names) != sets.clean.logits.shape[1]:
         raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
-    read = [[str(file), sha256_of(file)] for file in files_read(files)]  # names may be the same in two folders
+    read = [[file.name, sha256_of(file)] for file in files_read(files)]  # two may have one name
     about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
     if (kept := _finished(out, about)) is not None:
         return kept
