@@ -33,17 +33,31 @@ class Parts(Protocol):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Logits and classes of a split's samples."""
+    """Logits and classes of a split's samples.
+
+    Attributes:
+        logits: The logits; of given probabilities their logarithms.
+        targets: The classes.
+        given: Probabilities, where these were given: the softmax of their logarithms may lie on the other side of a
+            bin's edge.
+    """
 
     logits: Float[Tensor, "n classes"]
     targets: Int[Tensor, " n"]
+    given: Float[Tensor, "n classes"] | None = None
 
     def __add__(self, other: Predictions) -> Predictions:
-        return Predictions(torch.cat([self.logits, other.logits]), torch.cat([self.targets, other.targets]))
+        both = None if self.given is None or other.given is None else torch.cat([self.given, other.given])
+        return Predictions(torch.cat([self.logits, other.logits]), torch.cat([self.targets, other.targets]), both)
+
+    @property
+    def probabilities(self) -> Float[Tensor, "n classes"]:
+        """The probabilities in float64, in which even a very sure model leaves the true class one above 0."""
+        return self.logits.double().softmax(-1) if self.given is None else self.given.double()
 
     def cpu(self) -> Predictions:
         """Return them in the machine's memory."""
-        return Predictions(self.logits.cpu(), self.targets.cpu())
+        return Predictions(self.logits.cpu(), self.targets.cpu(), None if self.given is None else self.given.cpu())
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -98,15 +112,14 @@ def measure(
     Returns:
         What `records.Cell` holds, as plain data, and the meter, which adds up over splits.
     """
-    logits, targets = predictions.logits.double(), predictions.targets
-    # In float64 even a very sure model leaves the true class a probability above 0.
-    cell, meter = _metrics(logits.softmax(-1), targets, bins)
+    logits, targets, p = predictions.logits.double(), predictions.targets, predictions.probabilities
+    cell, meter = _metrics(p, targets, bins)
     cell["n"] = len(targets)
     cell["scaled"] = {
         name: _metrics(scaling(logits).softmax(-1), targets, bins)[0] for name, scaling in (scalings or {}).items()
     }
     if histogram:
-        sums = bin_sums(*top_label(logits.softmax(-1), targets), HISTOGRAM)
+        sums = bin_sums(*top_label(p, targets), HISTOGRAM)
         right = sums.hits.long()
         cell["histogram"] = {"right": right.tolist(), "wrong": (sums.count.long() - right).tolist()}
     return cell, meter
@@ -114,7 +127,7 @@ def measure(
 
 def meter_of(predictions: Predictions, bins: int = 15) -> CalibrationMeter:
     """Sum up predictions for the metrics that can be summed."""
-    return _meter(predictions.logits.double().softmax(-1), predictions.targets, bins)
+    return _meter(predictions.probabilities, predictions.targets, bins)
 
 
 def _meter(probabilities: Tensor, targets: Tensor, bins: int) -> CalibrationMeter:

@@ -6,6 +6,7 @@ import torch
 from typer.testing import CliRunner
 
 from shiftcal import metrics
+from shiftcal.auditing.audit import audit_predictions
 from shiftcal.auditing.tables import read_predictions
 from shiftcal.cli import app
 
@@ -110,6 +111,23 @@ def test_validation_rows_have_no_shift(tmp_path: Path) -> None:
     columns = {"target": Y.tolist(), "split": ["val"] * 10 + ["test"] * 30, "shift": ["x"] * 10 + [""] * 30}
     with pytest.raises(ValueError, match="validation rows without a shift"):
         read_predictions([csv(tmp_path / "p.csv", columns | logits())])
+
+
+def test_probabilities_on_the_edges_of_bins_stay_there(tmp_path: Path) -> None:
+    """Shares of the votes of thirty trees: taken as logarithms and back, some fall into the next bin."""
+    votes = RNG.multinomial(30, [0.5, 0.3, 0.2], size=2000)
+    shares, right = votes / 30, votes.argmax(1)
+    # Those on an edge are right, their neighbours wrong.
+    targets = np.where(np.isin(votes.max(1), (12, 18)), right, (right + 1) % 3)
+    halves = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    for path, rows in zip(halves, (slice(0, 900), slice(900, None)), strict=True):
+        np.savez(path, target=targets[rows], probabilities=shares[rows])
+    record = audit_predictions(read_predictions(halves))
+    p = torch.from_numpy(shares)
+    assert record.clean.ece == pytest.approx(metrics.ece(p, torch.from_numpy(targets)), abs=1e-12)
+    assert record.clean.aurc == pytest.approx(metrics.aurc(p, torch.from_numpy(targets)), abs=1e-12)
+    there_and_back = torch.from_numpy(np.log(np.maximum(shares, 1e-300))).softmax(-1)
+    assert abs(metrics.ece(there_and_back, torch.from_numpy(targets)) - record.clean.ece) > 1e-4
 
 
 def test_a_probability_of_zero_counts_as_in_the_library(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def fit_all(seen: Mapping[str, Predictions], missing: str = "") -> Fitted:
             tried[name] = Tried(fitted_on=CLEAN)
         except (ImportError, ValueError) as error:
             tried[name] = Tried(reason=str(error))
-    p = clean.logits.double().softmax(-1)
+    p = clean.probabilities
     sets = {kind: ConformalSets.fit(p, clean.targets, level=LEVEL, kind=kind) for kind in SETS}
     return Fitted(calibrators, tried, sets)
 
@@ -89,7 +89,7 @@ def audit_cell(
 ) -> tuple[AuditCell, Tensor]:
     """Measure one test set, also each class by itself if asked; returns its cell, and the ECE of resamples of it."""
     cell, meter = measure(predictions, bins=bins, histogram=True)
-    p, targets = predictions.logits.double().softmax(-1), predictions.targets
+    p, targets = predictions.probabilities, predictions.targets
     # Sets of the same images in the same order, whose targets tell, are resampled alike; others independently.
     replicates = ece_replicates(p, targets, bins=bins, seed=zlib.crc32(targets.cpu().numpy().tobytes()))
     _, low, high = interval_of(cell["ece"], replicates, bounds=(0.0, 1.0))

@@ -40,6 +40,7 @@ class _Rows:
     logits: Array
     targets: Array
     ids: tuple[str, ...] = ()
+    probabilities: Array | None = None  # where these were given
 
 
 def sorted_sets(tables: Sequence[Table]) -> PredictionSets:
@@ -51,7 +52,7 @@ def sorted_sets(tables: Sequence[Table]) -> PredictionSets:
             parts.setdefault(key, []).append(_chosen(table, np.array([k == key for k in keys])))
     rows = {key: _joined(key, some) for key, some in parts.items()}
     _check_apart(rows)
-    found = {key: Predictions(torch.from_numpy(r.logits), torch.from_numpy(r.targets)) for key, r in rows.items()}
+    found = {key: _predictions(some) for key, some in rows.items()}
     clean = found.pop(("test", "", None), None)
     if clean is None:
         raise DataError("predictions", "some of the clean test set (no shift, split test or none)", "none")
@@ -64,6 +65,11 @@ def sorted_sets(tables: Sequence[Table]) -> PredictionSets:
     sets = PredictionSets(clean, validation, shifts, outputs)
     _warn_of_order(sets, rows)
     return sets
+
+
+def _predictions(rows: _Rows) -> Predictions:
+    given = None if rows.probabilities is None else torch.from_numpy(rows.probabilities)
+    return Predictions(torch.from_numpy(rows.logits), torch.from_numpy(rows.targets), given)
 
 
 def _keys(table: Table) -> list[Key]:
@@ -104,20 +110,23 @@ def _chosen(table: Table, rows: Array) -> _Rows:
     outputs = table.outputs[rows]
     logits = outputs if table.kind == "logits" else np.log(np.maximum(outputs, _SMALLEST))
     ids = tuple(str(one) for one in np.asarray(table.more["id"])[rows].tolist()) if "id" in table.more else ()
-    return _Rows(logits, table.targets[rows], ids)
+    return _Rows(logits, table.targets[rows], ids, outputs if table.kind == "probabilities" else None)
 
 
 def _joined(key: Key, parts: Sequence[_Rows]) -> _Rows:
     """Put the rows of several files together, in the order of their ids if all have one."""
     logits, targets = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "targets"))
+    given = [part.probabilities for part in parts if part.probabilities is not None]
+    probabilities = np.concatenate(given) if len(given) == len(parts) else None
     ids = tuple(one for part in parts for one in part.ids)
     if len(ids) < len(targets):
-        return _Rows(logits.copy(), targets.copy())
+        return _Rows(logits, targets, (), probabilities)
     if len(set(ids)) < len(ids):
         twice = next(one for k, one in enumerate(ids) if one in ids[:k])
         raise DataError("predictions", "each id once in a test set", f"{twice!r} twice in {_named(key)}")
     order = np.argsort(np.array(ids), kind="stable")
-    return _Rows(logits[order].copy(), targets[order].copy(), tuple(ids[k] for k in order))
+    ordered = None if probabilities is None else probabilities[order]
+    return _Rows(logits[order], targets[order], tuple(ids[k] for k in order), ordered)
 
 
 def _named(key: Key) -> str:
