@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import audit_cell, fit_all
 from shiftcal.auditing.predictors import Predictor, tensor_of
-from shiftcal.auditing.verdict import GRID_ENDS, best_calibrator, verdict, warnings_of
+from shiftcal.auditing.verdict import GRID_ENDS, best_calibrator, is_shown, verdict, warnings_of
 from shiftcal.calibrators import TemperatureScaling, VectorScaling
 from shiftcal.calibrators.temperature import GRID
 from shiftcal.cli import app
@@ -27,7 +28,7 @@ from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import MemorySplit
 from shiftcal.evaluation import Predictions
 from shiftcal.models import build
-from shiftcal.records.audit import AuditRecord, read_audit
+from shiftcal.records.audit import AuditCell, AuditRecord, read_audit
 
 
 def drawn(n: int, seed: int, sharpness: float = 1.6, noise: float = 0.0, classes: int = 5) -> Predictions:
@@ -153,6 +154,33 @@ def test_what_chance_gives_is_not_held_against_a_shift() -> None:
     assert "no more off than chance" in text
     assert "Do not use" not in text
     assert "not even on images like these" in " ".join(verdict(made(clean=cell(0.31, 0.5))))
+
+
+def test_the_gap_decides_where_the_floor_says_little() -> None:
+    """One bin, n = 600: the floor is 0.8 standard errors, and 1.5 of them come by chance in a quarter of the draws."""
+    error = math.sqrt(0.9 * 0.1 / 600)
+    constant = {"confidence": 0.9, "n": 600, "noise_floor": 0.8 * error, "ece_low": 0.0}
+
+    def shown(errors: float, ece: float | None = None, **more: float) -> bool:
+        gap = errors * error
+        one = cell(ece or gap, 0.9 - gap, gap=gap, **(constant | more))
+        return is_shown(AuditCell.model_validate(one))
+
+    assert not shown(1.5)
+    assert shown(2.5)
+    assert shown(1.0, ece=4 * error), "not in one direction"
+    assert shown(3.1, ece=3.5 * error, noise_floor=3 * error), "below 1.5 floors"
+    assert not shown(2.9, ece=3.5 * error, noise_floor=3 * error)
+
+
+def test_calibrated_models_of_one_confidence_are_blamed_in_one_of_twenty() -> None:
+    generator, blamed = np.random.default_rng(0), 0
+    p = torch.tensor([[0.9, 0.06, 0.04]], dtype=torch.float64).expand(400, 3)
+    for _ in range(200):
+        targets = torch.from_numpy(generator.choice(3, 400, p=[0.9, 0.06, 0.04]))
+        found, _ = audit_cell(Predictions(p.log(), targets), fit_all({}))
+        blamed += is_shown(found)
+    assert blamed <= 20
 
 
 def test_a_perfect_model_is_not_criticised() -> None:

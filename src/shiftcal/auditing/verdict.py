@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord
 
 SHOWN = 1.5  # an ECE below so many noise floors is what chance may give
+UNSURE, SURE = 2.0, 3.0  # standard errors of a gap that are not enough, and that are
 TRUSTED = 0.10  # the largest ECE at which a confidence may still be used
 NOTABLE = 0.01  # a gap or a change below is not worth a word
 ENOUGH = 1000  # test images below which a warning says so
@@ -34,19 +36,42 @@ def verdict(record: AuditRecord) -> tuple[str, ...]:
 
 
 def is_shown(cell: AuditCell | AuditMean) -> bool:
-    """Tell whether an ECE is more than chance gives a calibrated model."""
-    return cell.ece > 0 and cell.ece >= SHOWN * cell.noise_floor
+    """Tell whether an ECE is more than chance gives a calibrated model.
+
+    Where few bins are filled, the floor, a mean over draws, says little of how far chance goes: an error in one
+    direction, which is the gap of mean confidence and accuracy, has to be two standard errors, and three are enough.
+    """
+    if not (errors := _standard_errors(cell)):
+        return cell.ece > 0 and cell.ece >= SHOWN * cell.noise_floor
+    if errors >= SURE:
+        return True
+    one_direction = cell.ece <= SHOWN * abs(cell.gap)
+    return cell.ece > 0 and cell.ece >= SHOWN * cell.noise_floor and not (one_direction and errors < UNSURE)
+
+
+def _standard_errors(cell: AuditCell | AuditMean) -> float:
+    """Count how many standard errors of a calibrated model's accuracy the gap is; 0 where it cannot be told.
+
+    A model that is right with probability c_i has an accuracy of variance Σ c_i(1 − c_i)/n², at most c̄(1 − c̄)/n.
+    """
+    n = getattr(cell, "n", None)
+    spread = cell.confidence * (1 - cell.confidence)
+    return abs(cell.gap) / math.sqrt(spread / n) if n and spread > 0 else 0.0
 
 
 def _in_distribution(cell: AuditCell) -> str:
     says = f"Right {percent(cell.accuracy)} of the time, says {percent(cell.confidence)}"
     if not is_shown(cell):
-        return (
-            f"{says}: its calibration error of {percent(cell.ece)} is less than {SHOWN:g} times what chance gives a "
-            f"calibrated model on {cell.n} images ({percent(cell.noise_floor)}). Nothing was shown against its "
-            f"confidence here."
-        )
+        told = f"{says}: its calibration error of {percent(cell.ece)} is {_within(cell)}"
+        return f"{told}. Nothing was shown against its confidence here."
     return f"{says}: {_direction(cell)} (ECE {percent(cell.ece)}, floor {percent(cell.noise_floor)})."
+
+
+def _within(cell: AuditCell) -> str:
+    chance = f"a calibrated model on {cell.n} images ({percent(cell.noise_floor)})"
+    if cell.ece < SHOWN * cell.noise_floor or not cell.ece:
+        return f"less than {SHOWN:g} times what chance gives {chance}"
+    return f"in one direction and less than {UNSURE:g} standard errors, which chance may give {chance}"
 
 
 def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
