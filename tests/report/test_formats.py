@@ -9,7 +9,7 @@ from made_records import metrics, record
 
 from shiftcal.records import RunRecord
 from shiftcal.report.formats import by_shift, by_shift_latex, latex, values
-from shiftcal.report.text import for_latex, for_markdown
+from shiftcal.report.text import for_latex
 
 
 @pytest.fixture
@@ -82,9 +82,3 @@ def test_errors_by_shift_in_latex(records: list[RunRecord]) -> None:
     assert r"fog & 37.5 $\pm$ 10.6 & 9.0 $\pm$ 2.1 \\" in text
     assert text.startswith(r"\begin{tabular}{lrr}")
     assert by_shift_latex([record("ce", 0, 0.1, shifts=[], shifted=None)]) == ""
-
-
-def test_brackets_are_escaped_where_they_could_be_a_link() -> None:
-    assert for_markdown("pip install 'shiftcal[posthoc]'") == "pip install 'shiftcal[posthoc]'"
-    assert for_markdown("[a](http://b)") == r"\[a\](http://b)"
-    assert for_markdown("[a]: b") == r"\[a\]: b"

@@ -36,10 +36,7 @@ def for_markdown(text: object) -> str:
         >>> for_markdown("a|b *c* gaussian_noise")
         'a\\|b \\*c\\* gaussian_noise'
     """
-    shown = plain(text)
-    # Brackets make a link only before another one, a parenthesis or a colon; elsewhere they are what they are.
-    special = r"([\\`*|<>\[\]])" if re.search(r"\]\s*[(\[:]", shown) else r"([\\`*|<>])"
-    escaped = re.sub(special, r"\\\1", shown)
+    escaped = re.sub(r"([\\`*|<>\[\]])", r"\\\1", plain(text))
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
 
 
