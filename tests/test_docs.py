@@ -137,6 +137,7 @@ def python_names() -> dict[str, Any]:
     names |= {"scaler": torch.amp.GradScaler("cpu"), "logits": model(images.float() / 128 - 1)}
     names |= {"generator": torch.Generator().manual_seed(0), "probabilities": names["logits"].softmax(-1).detach()}
     names |= {"validation_logits": names["logits"].detach(), "test_logits": names["logits"].detach()}
+    names |= {"test_probabilities": names["probabilities"], "test_targets": names["targets"]}
     return names | {"validation_targets": targets}
 
 
