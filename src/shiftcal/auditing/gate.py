@@ -119,7 +119,7 @@ def _ece(
     value = statistics.fmean(_value(cell, "ece", name) for cell in cells)
     if name is not None:  # intervals are those of the model as it is
         reason = "there are no intervals after a calibrator, which --strict asks for"
-        return Check(title, limit, upper=True, value=value, low=0.0, high=1.0, no_interval=reason)
+        return Check(title, limit, upper=True, value=value, no_interval=reason)
     below = statistics.fmean(cell.ece - cell.ece_low for cell in cells)
     above = statistics.fmean(cell.ece_high - cell.ece for cell in cells)
     if whole is not None and whole.shifted is not None:

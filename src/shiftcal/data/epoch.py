@@ -30,17 +30,20 @@ class Batch:
         images: The images; of a local batch only those that this rank computes.
         targets: The classes of the whole batch.
         filtered: Which of the whole batch are low-pass filtered.
-        local: Whether `images` are this rank's alone.
         augmented: Which of `images` are cropped and flipped already, since that came before the filter.
-        rows: Which rows of the whole batch the images of a local one are.
+        rows: Which rows of the whole batch `images` are, where they are this rank's alone.
     """
 
     images: UInt8[Tensor, "images 3 height width"] | Float[Tensor, "images width"]
     targets: Int[Tensor, " batch"]
     filtered: Bool[Tensor, " batch"]
-    local: bool = False
     augmented: Bool[Tensor, " images"] | None = None
     rows: Rows | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether `images` are this rank's alone."""
+        return self.rows is not None
 
 
 Fetch = Callable[[Iterable[Tensor]], Iterator[Batch]]
@@ -195,7 +198,6 @@ def _from_files(split: FileSplit, epoch: MixedEpoch, perturbation: Perturbation 
             images,
             split.targets[index].to(device),
             epoch.filtered[index].to(device),
-            rows is not None,
             None if augmented is None else augmented.to(device),
             rows,
         )
