@@ -279,6 +279,31 @@ def noise_audited() -> AuditRecord:
     return audit(model, given, preprocess=preprocess, corruptions=("fog", "pixelate"), progress=False)
 
 
+class Sure(torch.nn.Module):
+    """A model that returns probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = build("small", 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).softmax(-1)
+
+
+def test_a_model_whose_outputs_are_not_logits_of_the_classes_is_refused() -> None:
+    torch.manual_seed(0)
+    split, given = images(60, 0), {"preprocess": Preprocessing((0.5,) * 3, (0.5,) * 3), "progress": False}
+    with pytest.raises(ValueError, match=r"`model` should be one with an output for each of the 3 classes\. Found .*4"):
+        audit(build("small", 4), Images("noise", ("a", "b", "c"), split), corruptions=(), **given)
+    four = Images("noise", ("a", "b", "c", "d"), split)
+    with pytest.raises(ValueError, match=r'these are probabilities, it seems.* Predictor\(model, "probabilities"\)'):
+        audit(Sure().eval(), four, corruptions=(), **given)
+    model = Sure().eval()
+    wrapped = audit(Predictor(model, "probabilities"), four, corruptions=(), **given)
+    plain = audit(model.model, four, corruptions=(), **given)
+    assert wrapped.clean.ece == pytest.approx(plain.clean.ece, abs=1e-6)
+
+
 def test_sets_are_measured_behind_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = noise_audited()
     threads: set[str] = set()

@@ -81,6 +81,17 @@ def test_a_checkpoint_without_an_average_is_refused_where_one_is_kept() -> None:
         kept.load_state_dict(saved, [])
 
 
+def test_it_follows_a_model_that_changes_its_precision() -> None:
+    model = network()
+    average = WeightAverage(model, decay=0.5)
+    model.double()  # gives every parameter other storage
+    weights = [w.double() for w in walk(model, average, 40)]
+    assert all(tensor.dtype == torch.float64 for name, tensor in average.state_dict().items() if name != "steps")
+    averaged = average.averaged(model, [torch.zeros(2, 3, 8, 8, dtype=torch.float64)])
+    expected = sum(0.5 ** (k + 1) * w for k, w in enumerate(reversed(weights)))
+    torch.testing.assert_close(averaged[4].weight.detach(), expected, atol=1e-6, rtol=0)
+
+
 def test_frozen_parameters_have_no_average() -> None:
     model = network()
     model[0].requires_grad_(False)

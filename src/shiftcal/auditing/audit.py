@@ -17,6 +17,7 @@ from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.grid import STRENGTHS, ShiftGrid
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted, audit_cell, fit_all
+from shiftcal.auditing.predictors import check_logits
 from shiftcal.auditing.verdict import best_calibrator, verdict, warnings_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import ImageSplit
@@ -141,7 +142,7 @@ def audit(
     """Audit a model: how far its confidence can be trusted, clean and under shift, and what would mend it.
 
     Args:
-        model: Takes preprocessed images, returns logits, one column for each class.
+        model: Takes preprocessed images, returns logits, one column for each class; `Predictor` wraps one of others.
         images: What to audit it on.
         preprocess: What makes stored images the model's input.
         corruptions: Names of corruptions of the test images, each at five severities; ("all",) is the 15 of the
@@ -163,6 +164,7 @@ def audit(
 
         def predicted(split: Parts) -> Predictions:
             found = predict(model, split, preprocess, batch_size=batch_size)
+            check_logits(model, found.logits, len(images.classes))
             bar.advance()
             return found.cpu() if behind else found
 

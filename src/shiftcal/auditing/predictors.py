@@ -100,6 +100,15 @@ def check_probabilities(rows: Tensor) -> None:
         raise DataError("outputs", "probabilities (--outputs logits, if they are logits)", found)
 
 
+def check_logits(model: nn.Module, rows: Tensor, classes: int) -> None:
+    """Raise unless a model's rows have a column for each class, and hold logits; a `Predictor` says what it holds."""
+    if rows.shape[1] != classes:
+        raise DataError("model", f"one with an output for each of the {classes} classes", f"{rows.shape[1]} outputs")
+    if not isinstance(model, Predictor) and are_probabilities(rows):
+        found = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
+        raise DataError("model", "one that returns logits", found, ' Wrap it: Predictor(model, "probabilities").')
+
+
 class OnnxModel(nn.Module):
     """An ONNX model, run by onnxruntime (extra `onnx`) on the CPU, or on a GPU where its package has one.
 

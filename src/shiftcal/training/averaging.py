@@ -27,15 +27,18 @@ class WeightAverage:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not named:
             raise wrong("model", "one with parameters that are trained", type(model).__name__)
-        self.decay, self._names, self._parameters = decay, list(named), [p.detach() for p in named.values()]
-        self._means = [p.clone() for p in self._parameters]
+        self.decay, self._names, self._parameters = decay, list(named), list(named.values())
+        self._means = [p.detach().clone() for p in self._parameters]
         self._steps = torch.zeros((), device=self._means[0].device)
 
     def update(self, *_: object) -> None:
         """Take in the weights after a step."""
+        weights = [p.detach() for p in self._parameters]  # now: `model.to(…)` gives a parameter other storage
+        self._means = [mean.to(weight) for mean, weight in zip(self._means, weights, strict=True)]
+        self._steps = self._steps.to(weights[0].device)
         self._steps += 1
         decay = ((1 + self._steps) / (10 + self._steps)).clamp(max=self.decay)
-        change = torch._foreach_sub(self._parameters, self._means)
+        change = torch._foreach_sub(weights, self._means)
         torch._foreach_mul_(change, 1 - decay)
         torch._foreach_add_(self._means, change)
 
