@@ -33,6 +33,10 @@ def runs(eces: dict[str, list[float]], accuracy: float = 0.9) -> list[Any]:
     return [record(m, seed, ece) for m, some in eces.items() for seed, ece in enumerate(some)]
 
 
+def data_of(page: str) -> Any:
+    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
 def test_the_lowest_error_is_named_with_what_the_intervals_carry() -> None:
     shifted, clean, *_ = comparison_of(
         runs({"ce": [0.2, 0.21, 0.19], "fgr": [0.1, 0.11, 0.09], "dfl": [0.1, 0.13, 0.08]})
@@ -87,6 +91,33 @@ def test_a_network_that_has_learned_little_is_not_counted() -> None:
     assert [row.method for row in learned(rows)] == ["fgr"], "the best need not come first"
     assert [number.title for number in found.numbers()] == ["ECE clean, dfl", "ECE under shift, dfl"]
     assert not any("Not counted" in one for one in comparison_of(records[:6]).sentences()), "half as often is enough"
+
+
+def test_of_many_methods_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> None:
+    names = ["ce", "ls", "mixup", "flsd53", "dfl", "maxent", "bsce-gra", "fgr", "filter-only", "rect-only"]
+    names += ["fgr-shared", "fgr-ema", "ce+view", "dfl+view", "dfl+views"]
+    records = [record(name, 0, 0.3 - place / 100) for place, name in enumerate(names)]
+    little = record("augmix", 0, 0.01, clean=metrics(0.01, 0.2))
+    assert comparison_of([*records, little]).telling(4) == ["ce", "ce+view", "dfl+view", "dfl+views"]
+    assert comparison_of(records[:3]).telling(4) == names[:3]
+    assert comparison_of(records[1:]).telling(2) == ["ls", "dfl+views"], "the first is the baseline without ce"
+    page = write_report(tmp_path, records, "fifteen").read_text()
+    drawn = [data_of(page)["methods"][place] for place in range(15) if place not in data_of(page)["hidden"]]
+    assert drawn == ["ce", *names[4:]]
+    few = write_report(tmp_path, records[:12], "twelve").read_text()
+    assert data_of(few)["hidden"] == []
+
+
+def test_several_settings_share_the_room(tmp_path: Path) -> None:
+    configs = [record("ce", 0, 0.1).config | {"data": {"name": name}} for name in ("cifar10", "cifar100")]
+    named = {"ce": 0.3, "ls": 0.2, "mixup": 0.25, "dfl": 0.1, "fgr": 0.05, "fgr+views": 0.02, "dfl+views": 0.03}
+    records = [
+        record(name, 0, ece, config=config | {"method": name}) for config in configs for name, ece in named.items()
+    ]
+    data = data_of(write_report(tmp_path, records, "two sets").read_text())
+    assert len(data["methods"]) == 14
+    assert len(data["hidden"]) == 2
+    assert all(data["methods"][place].startswith("mixup (cifar10") for place in data["hidden"])
 
 
 def test_a_run_by_itself() -> None:

@@ -22,7 +22,7 @@ from shiftcal.report.web.metrics import METRICS
 from shiftcal.report.web.words import Number, comparison_of
 
 PAGE = "report.html"
-_DRAWN = 12  # methods in a figure, which more would make unreadable; the page has all
+_DRAWN = 12  # methods in a figure, and shown at first on the page, which has all: more would make them unreadable
 Galleries = Mapping[str, Sequence[Sample]]
 
 
@@ -54,7 +54,7 @@ def _write_figures(directory: Path, settings: Sequence[Setting]) -> None:
         (directory / name).unlink(missing_ok=True)
     if len(settings) > 1:
         return
-    drawn = methods_of(settings[0].records)[:_DRAWN]
+    drawn = comparison_of(settings[0].records).telling(_DRAWN)
     records = [record for record in settings[0].records if record.method in drawn]
     write_atomically(directory / "reliability.png", reliability_figure(records))
     if all(r.evaluation.shifts for r in records):
@@ -80,8 +80,18 @@ def page_of(
         tables=[*_tables(tables), *_differences(records, against), *map(_published, beside), *_costs(records)],
         notes=[*notes, _SPREAD, caption_in(tables), *captions, f"Cost: {cost.CAPTION}"],
         left_out=left_out,
-        data=page_data([entry for setting in settings for entry in _entries(setting, galleries)]),
+        data=page_data([entry for setting in settings for entry in _entries(setting, galleries)], _drawn(settings)),
     )
+
+
+def _drawn(settings: Sequence[Setting]) -> list[str]:
+    """Choose what the charts show at first, by the names of entries."""
+    room = _DRAWN if len(settings) == 1 else max(_DRAWN // len(settings), 1)
+    return [_name_of(m, setting) for setting in settings for m in comparison_of(setting.records).telling(room)]
+
+
+def _name_of(method: str, setting: Setting) -> str:
+    return f"{method} ({setting.title})" if setting.title else method
 
 
 def _sentences(setting: Setting) -> list[str]:
@@ -99,7 +109,7 @@ def _entries(setting: Setting, galleries: Galleries) -> list[Entry]:
     order = methods_of(setting.records)
     found = []
     for record in sorted(setting.records, key=lambda r: order.index(r.method)):
-        name = f"{record.method} ({setting.title})" if setting.title else record.method
+        name = _name_of(record.method, setting)
         samples = galleries.get(key_of(record.config), ())
         found.append(of_run(record.model_copy(update={"method": name}), samples))
     return found

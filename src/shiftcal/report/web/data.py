@@ -21,14 +21,18 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/
 _NAMED = ("method", "seed", "data.holdout")  # what a run is called by
 
 
-def page_data(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Put entries together: names once, numbers in arrays, rounded to five digits."""
+def page_data(entries: Sequence[Entry], drawn: Sequence[str] | None = None) -> dict[str, Any]:
+    """Put entries together: names once, numbers in arrays, rounded to five digits.
+
+    `drawn` names those that the charts show at first, all by default; the others wait in the legend.
+    """
     sets = _sets(entries)
     names = list(dict.fromkeys(entry.name for entry in entries))
     states = _states(entries)
     metrics = [metric for metric in METRICS if any(_measured(entry, metric) for entry in entries)]
     return {
         "methods": [plain(name) for name in names],
+        "hidden": [] if drawn is None else [place for place, name in enumerate(names) if name not in drawn],
         "metrics": [_described(metric) for metric in metrics],
         "states": [{"key": key, "title": plain(words)} for key, words in states.items()],
         "sets": [{"kind": s.kind, "shift": s.shift and plain(s.shift), "severity": s.severity} for s in sets],

@@ -48,6 +48,13 @@ class Comparison:
             for part in self.parts
         ]
 
+    def telling(self, count: int) -> list[str]:
+        """Choose so many methods at most, in order: the baseline, and those of the lowest calibration error."""
+        base = next((row for row in self.rows if row.method == self.baseline), self.rows[0])
+        ranked = dict.fromkeys(row.method for row in [base, *self._ranked(self.parts[-1]), *self.rows])
+        chosen = list(ranked)[:count]
+        return [row.method for row in self.rows if row.method in chosen]
+
     def _ranked(self, part: str) -> list[Row]:
         """Order the methods that have learned something by their mean ECE, the lowest first."""
         return sorted(learned(self.rows), key=lambda row: statistics.fmean(row.cells[part, "ece"]))

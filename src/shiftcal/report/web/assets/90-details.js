@@ -54,6 +54,6 @@ part("details", true, [], () => {
     element("h3", {}, data.runs.length > 1 ? "Runs" : "What it is"), ...(each.length > 8 ? [element("details", {}, element("summary", {}, `${each.length} runs`), ...each)] : each)];
 });
 
-if (data.methods.length > 12) for (let method = 12; method < data.methods.length; method += 1) state.hidden.add(method);
+for (const method of data.hidden) state.hidden.add(method);
 redraw();
 document.documentElement.dataset.ready = "true";
