@@ -18,6 +18,7 @@ from shiftcal.calibrators.base import Calibrator
 
 Outputs = Literal["logits", "probabilities"]
 METADATA = "shiftcal"  # under this key our exports say what they take and give
+SEEM_PROBABILITIES = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
 _SMALLEST = torch.finfo(torch.float64).tiny  # of a probability, as in `metrics.nll`
 
 
@@ -105,8 +106,7 @@ def check_logits(model: nn.Module, rows: Tensor, classes: int) -> None:
     if rows.shape[1] != classes:
         raise DataError("model", f"one with an output for each of the {classes} classes", f"{rows.shape[1]} outputs")
     if not isinstance(model, Predictor) and are_probabilities(rows):
-        found = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
-        raise DataError("model", "one that returns logits", found, ' Wrap it: Predictor(model, "probabilities").')
+        raise DataError("model", "one that returns logits", SEEM_PROBABILITIES, ' Wrap it: Predictor(model, "probabilities").')
 
 
 class OnnxModel(nn.Module):

@@ -23,7 +23,7 @@ from shiftcal.auditing.audit import Images, audit, audit_predictions
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
-from shiftcal.auditing.predictors import Predictor, are_probabilities, tensor_of
+from shiftcal.auditing.predictors import SEEM_PROBABILITIES, Predictor, are_probabilities, tensor_of
 from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
@@ -256,8 +256,8 @@ def _fitted(
     first = _probe(model, images, preprocess)
     width, outputs = first.shape[1], wanted.outputs or opened.outputs or "logits"
     if wanted.outputs is None and opened.outputs is None and are_probabilities(first):
-        found = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
-        raise DataError("outputs", "given: --outputs probabilities, or --outputs logits if they are", found)
+        expected = "given: --outputs probabilities, or --outputs logits if they are"
+        raise DataError("outputs", expected, SEEM_PROBABILITIES)
     notes: list[str] = []
     if names is None:
         if width != len(images.classes):
