@@ -106,7 +106,9 @@ def check_logits(model: nn.Module, rows: Tensor, classes: int) -> None:
     if rows.shape[1] != classes:
         raise DataError("model", f"one with an output for each of the {classes} classes", f"{rows.shape[1]} outputs")
     if not isinstance(model, Predictor) and are_probabilities(rows):
-        raise DataError("model", "one that returns logits", SEEM_PROBABILITIES, ' Wrap it: Predictor(model, "probabilities").')
+        raise DataError(
+            "model", "one that returns logits", SEEM_PROBABILITIES, ' Wrap it: Predictor(model, "probabilities").'
+        )
 
 
 class OnnxModel(nn.Module):
