@@ -194,6 +194,20 @@ def test_fewer_checkpoints_are_those_asked_for_the_last_and_where_it_stops(
     assert same(run, resumed), "how often is no matter of the result, and may change"
 
 
+def test_the_best_is_one_of_the_epochs_that_were_measured(
+    dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None]
+) -> None:
+    own = config("train.epochs=7", "evaluation.validate_every=3")
+    stop_at(35, signal.SIGINT)  # the last step of epoch 5
+    with pytest.raises(KeyboardInterrupt):
+        train(own, dataset, checkpoints=tmp_path, progress=False)
+    assert names(tmp_path) == ["best-epoch-0003", "epoch-0004", "epoch-0005"]
+    run = train(own, dataset, checkpoints=tmp_path, resume=True, progress=False)
+    nll = {entry["epoch"]: entry["validation"]["nll"] for entry in run.history if "validation" in entry}
+    assert sorted(nll) == [3, 6, 7]
+    assert names(tmp_path)[0] == f"best-epoch-{min(nll, key=lambda epoch: nll[epoch]):04d}"
+
+
 def test_the_best_is_kept_beside_the_last_two(dataset: data.Dataset, tmp_path: Path) -> None:
     run = train(config("train.epochs=6"), dataset, checkpoints=tmp_path, progress=False)
     nll = [entry["validation"]["nll"] for entry in run.history]

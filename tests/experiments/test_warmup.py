@@ -76,7 +76,13 @@ def test_what_decides_the_epochs_before_the_start() -> None:
         "train.clip_norm=1.0",
     ):
         assert not alike("fgr", "fgr", words), words
-    for words in ("evaluation.bins=10", "evaluation.batch_size=20", "data.train=64", "perturb.until=0.9"):
+    for words in (
+        "evaluation.bins=10",
+        "evaluation.batch_size=20",
+        "evaluation.validate_every=2",
+        "data.train=64",
+        "perturb.until=0.9",
+    ):
         assert alike("fgr", "fgr", words) == words.startswith("perturb"), words
     assert alike("fgr", "fgr", "data.workers=1", "engine.checkpoint_every=3", "evaluation.temperature_criterion=ece")
     of_the_step = ("learning_rate=0.3", "momentum=0.5", "weight_decay=0.1", "schedule=cosine", "warmup=0.0")

@@ -110,7 +110,10 @@ def test_runs_that_are_alike_but_for_what_is_not_used_keep_the_rows_clipping() -
     assert names(*released) == [f"fgr-released, gamma.dfl {k}" for k in (1, 1, 2)]
 
 
-@pytest.mark.parametrize("key", ["data__holdout", "engine__compile", "evaluation__also", "evaluation__every"])
+FREE = ["data__holdout", "engine__compile", "evaluation__also", "evaluation__every", "evaluation__validate_every"]
+
+
+@pytest.mark.parametrize("key", FREE)
 def test_what_a_mean_may_be_over_tells_nothing(key: str) -> None:
     assert names(run("fgr", **{key: "a"}), run("fgr", 1, **{key: "b"})) == ["fgr", "fgr"]
 

@@ -473,6 +473,15 @@ def test_measuring_test_images_on_the_way_changes_nothing(dataset: data.Dataset)
     assert last["shifted"]["ece"] == pytest.approx(sum(middle) / len(middle), abs=1e-9)
 
 
+def test_validation_images_need_not_be_measured_after_every_epoch(dataset: data.Dataset) -> None:
+    seldom = config("method=ce", "evaluation.validate_every=3", "train.keep=best_nll", "train.epochs=5")
+    each, rare = (train(one, dataset, progress=False) for one in (config("method=ce", "train.epochs=5"), seldom))
+    assert [entry["epoch"] for entry in rare.history if "validation" in entry] == [3, 5], "the last one always"
+    measured = {entry["epoch"]: entry["validation"] for entry in each.history}
+    assert [entry["validation"] for entry in rare.history if "validation" in entry] == [measured[3], measured[5]]
+    assert rare.epoch == min((3, 5), key=lambda epoch: measured[epoch]["nll"]), "the best of those measured"
+
+
 @pytest.mark.parametrize("method", ["fgr", "fgr-released"])
 def test_measuring_gradient_noise_on_the_way_changes_nothing(method: str, dataset: data.Dataset) -> None:
     words = [f"method={method}", "train.start=0.25", "train.keep=last"]

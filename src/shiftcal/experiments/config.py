@@ -90,6 +90,9 @@ class EvaluationSettings(Section):
     """A folder with corrupted sets to read instead of making them."""
     batch_size: Count = 500
     """Images at a time."""
+    validate_every: Count = 1
+    """Epochs from one measurement on the validation images to the next; the last epoch is always measured. The best
+    epoch is the best of those measured. Where the classifier alone is trained, every epoch is."""
     every: Count | None = None
     """After every so many epochs, also measure the weights at that point on the test images, clean and under each shift
     at its middle severity: accuracy, mean confidence, NLL and ECE go into the history. Nothing is chosen by them. Not

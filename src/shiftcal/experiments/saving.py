@@ -106,7 +106,8 @@ class _SavingHooks(Hooks):
             self._saved.add(state.epochs_done)
             saved = [entry for entry in state.history if entry["epoch"] in self._saved or self._is_due(entry["epoch"])]
             losses = [entry["validation"]["nll"] for entry in saved if entry.get("validation")]
-            self._save(state, bar, best=bool(losses) and losses[-1] == min(losses))
+            latest = state.history[-1].get("validation") or {}
+            self._save(state, bar, best="nll" in latest and latest["nll"] == min(losses))
         if self._saver and self._after_warmup and state.epochs_done == self._warmup:
             self._saver.wait()
             self._after_warmup(self._saver.directory / checkpoint.name_of(state.epochs_done))

@@ -65,6 +65,7 @@ def set_up(config: Config, dataset: Dataset, model: nn.Module | None = None) -> 
         perturbation=perturbation_of(row, config.perturb),
         perturbed_until=config.perturb.until or 1.0,
         validate=validation(config, dataset.validation.to(device), preprocess),
+        validate_every=config.evaluation.validate_every,
         test=testing(config, dataset, preprocess) if config.evaluation.every else None,
         test_every=config.evaluation.every or 1,
     )

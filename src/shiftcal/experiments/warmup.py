@@ -41,7 +41,7 @@ def identity(config: Config) -> dict[str, Any]:
     return kept | {
         "cells": cells,
         "engine": [tree["engine"][key] for key in ("precision", "deterministic")],
-        "validation": [tree["evaluation"][key] for key in ("bins", "batch_size")],
+        "validation": [tree["evaluation"][key] for key in ("bins", "batch_size", "validate_every")],
         "weights": sorted({row.weights, *config.evaluation.also} - {"last"}),
     }
 

@@ -13,7 +13,7 @@ from shiftcal.records import SPEED_KEYS, Evaluation, RunRecord
 from shiftcal.report.text import plain
 
 # Keys that decide how fast a run is or what else it evaluates, not what a table shows.
-FREE = SPEED_KEYS | {"evaluation.also", "evaluation.every", "evaluation.noise"}
+FREE = SPEED_KEYS | {"evaluation.also", "evaluation.every", "evaluation.noise", "evaluation.validate_every"}
 # Keys in which the runs of one label may differ: a mean is over seeds and over domains held out in turn.
 _MEANT = FREE | {"method", "seed", "data.holdout"}
 # Keys that are told by their value alone, before all others.

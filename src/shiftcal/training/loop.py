@@ -148,7 +148,7 @@ def _finish_epoch(state: TrainState, task: Task, epoch: MixedEpoch, seen: dict[s
         "memory": peak_memory(state.device),
     }
     try:
-        if task.validate is not None:
+        if task.validate is not None and task.is_validated(number):
             entry["validation"] = task.validate(state.model)
             state.best.after_epoch(state.model, number + 1, entry["validation"])
         if task.test is not None and (number + 1) % task.test_every == 0:

@@ -36,6 +36,7 @@ class Task:
         train: The training samples, on the device of the model.
         prepare: What makes a batch of them a step's inputs.
         validate: Measures a model on the validation samples, if there are any.
+        validate_every: After how many epochs it does; the last epoch is always measured.
         test: Measures a model on test samples, by the name of the set; for the history alone.
         test_every: After how many epochs it does.
         noise: Measures the noise of the constraint's gradient, which the history keeps.
@@ -52,6 +53,7 @@ class Task:
     perturbation: Perturbation | None = None
     perturbed_until: float = 1.0
     validate: Callable[[nn.Module], dict[str, float]] | None = None
+    validate_every: int = 1
     test: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
     test_every: int = 1
     noise: Callable[[nn.Module], dict[str, dict[str, float]]] | None = None
@@ -65,6 +67,10 @@ class Task:
     def is_active(self, epoch: int) -> bool:
         """Tell whether the warm-up is over: filter and constraint are on."""
         return epoch >= self.settings.start_epoch
+
+    def is_validated(self, epoch: int) -> bool:
+        """Tell whether the validation samples are measured after an epoch."""
+        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.settings.epochs
 
     def is_perturbed(self, epoch: int) -> bool:
         """Tell whether images are perturbed; epochs after the run, which are measured, are like its last one."""
