@@ -513,7 +513,7 @@ def test_evaluation_is_as_the_config_says(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(run_setup, "evaluate", lambda *_, **options: seen.update(options) or made)
     values = {"bins": 7, "temperatures": ("clean",), "temperature_criterion": "ece", "corruptions": ("fog",)}
     values |= {"constants": "imagenet", "frost": "somewhere", "corrupted": "elsewhere", "batch_size": 3}
-    assert {*values, "also", "every", "noise"} == set(EvaluationSettings.model_fields), (
+    assert {*values, "also", "every", "validate_every", "noise"} == set(EvaluationSettings.model_fields), (
         "which weights are evaluated, and when, is none of its options"
     )
     assert all(value != EvaluationSettings.model_fields[name].default for name, value in values.items())
