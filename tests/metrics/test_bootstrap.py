@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from shiftcal import metrics
-from shiftcal.metrics import CalibrationMeter, bootstrap_interval, ece
-from shiftcal.metrics.bootstrap import ece_replicates, interval_of
+from shiftcal.metrics import CalibrationMeter, bootstrap_interval
 
 interval = partial(bootstrap_interval, progress=False)
 
@@ -93,24 +92,3 @@ def test_class_reliability_is_what_classwise_ece_sums() -> None:
     assert total / 5 == pytest.approx(metrics.classwise_ece(p, y))
     with pytest.raises(ValueError, match="should have seen at least one batch"):
         CalibrationMeter(5).class_reliability()
-
-
-def test_replicates_are_the_eces_of_resampled_sets() -> None:
-    generator = torch.Generator().manual_seed(0)
-    p = torch.randn(300, 4, generator=generator, dtype=torch.float64).softmax(-1)
-    y = torch.randint(0, 4, (300,), generator=generator)
-    found = ece_replicates(p, y, resamples=60, seed=7)
-    for start in (0, 50):  # drawn fifty at a time
-        index = torch.randint(300, (min(50, 60 - start), 300), generator=torch.Generator().manual_seed(7 + start))
-        expected = torch.tensor([ece(p[row], y[row]) for row in index], dtype=torch.float64)
-        torch.testing.assert_close(found[start : start + 50], expected)
-    assert torch.equal(found, ece_replicates(p, y, resamples=60, seed=7))
-
-
-def test_their_interval_is_that_of_the_bootstrap() -> None:
-    generator = torch.Generator().manual_seed(0)
-    p = (2 * torch.randn(2000, 4, generator=generator, dtype=torch.float64)).softmax(-1)
-    y = torch.randint(0, 4, (2000,), generator=generator)
-    slow = bootstrap_interval(ece, p, y, resamples=400, progress=False)
-    fast = interval_of(ece(p, y), ece_replicates(p, y, resamples=400))
-    assert fast == pytest.approx(slow, abs=0.004)

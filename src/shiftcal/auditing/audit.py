@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shiftcal import _distributed
 from shiftcal._progress import Progress
@@ -22,7 +21,7 @@ from shiftcal.auditing.verdict import best_calibrator, verdict, warnings_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import ImageSplit
 from shiftcal.evaluation import Parts, Predictions, device_of, predict
-from shiftcal.metrics.bootstrap import interval_of
+from shiftcal.metrics.ece_interval import Gaps, interval_of_mean_ece
 from shiftcal.records import Corruptions
 from shiftcal.records.audit import AuditCell, AuditedData, AuditMean, AuditRecord, ModelSeen, Tried
 from shiftcal.shifts.lazy import Augmented
@@ -259,7 +258,7 @@ def _assembled(
     (first, _), *found = (journal.finished(name, severity) for name, severity, _ in sets)
     own = None if validation is None else audit_cell(validation, fitted, bins=bins)[0]
     cells = tuple(one for one, _ in found)
-    shifted = _mean(cells, [replicates for _, replicates in found]) if cells else None
+    shifted = _mean(cells, [gaps for _, gaps in found]) if cells else None
     record = AuditRecord.model_validate(
         {
             "bins": bins,
@@ -288,12 +287,11 @@ def _tried(fitted: Fitted, clean: AuditCell, shifted: AuditMean | None) -> dict[
     return {name: filled(name, tried) for name, tried in fitted.tried.items()}
 
 
-def _mean(cells: Sequence[AuditCell], replicates: Sequence[Tensor]) -> AuditMean:
+def _mean(cells: Sequence[AuditCell], gaps: Sequence[Gaps]) -> AuditMean:
     """Average cells; images are resampled for the interval, the same ones in sets that share them."""
     plain = [cell.model_dump(exclude={"bins", "histogram", "by_class", "shift", "severity", "n"}) for cell in cells]
     mean: dict[str, Any] = _mean_of(plain)
-    together = torch.stack(list(replicates)).mean(0)
-    _, mean["ece_low"], mean["ece_high"] = interval_of(mean["ece"], together, bounds=(0.0, 1.0))
+    _, mean["ece_low"], mean["ece_high"] = interval_of_mean_ece(gaps)
     return AuditMean.model_validate(mean)
 
 

@@ -56,7 +56,7 @@ class Check:
     def result(self, *, strict: bool) -> Result:
         """Judge it by its value; strictly by the whole interval and the value, not at all if the limit lies among them.
 
-        The interval of an ECE, which is biased upwards, may lie below its value.
+        In audits of earlier versions the interval of an ECE may lie below its value.
         """
         if self.value is None:
             return "not judged"

@@ -16,7 +16,7 @@ from shiftcal.calibrators.base import Calibrator
 from shiftcal.conformal import ConformalSets, coverage_and_size
 from shiftcal.evaluation import Predictions, measure, meter_of
 from shiftcal.metrics import accuracy_at_coverage, aurc, brier_calibration, ece_noise_floor, excess_aurc
-from shiftcal.metrics.bootstrap import ece_replicates, interval_of
+from shiftcal.metrics.ece_interval import Gaps, gaps_of, interval_of_mean_ece
 from shiftcal.records import Measured
 from shiftcal.records.audit import AuditCell, Tried
 
@@ -86,13 +86,13 @@ def audit_cell(
     shift: str | None = None,
     severity: int | None = None,
     by_class: bool = False,
-) -> tuple[AuditCell, Tensor]:
-    """Measure one test set, also each class by itself if asked; returns its cell, and the ECE of resamples of it."""
+) -> tuple[AuditCell, Gaps]:
+    """Measure one test set, also each class by itself if asked; returns its cell, and its gaps and their noise."""
     cell, meter = measure(predictions, bins=bins, histogram=True)
     p, targets = predictions.probabilities, predictions.targets
     # Sets of the same images in the same order, whose targets tell, are resampled alike; others independently.
-    replicates = ece_replicates(p, targets, bins=bins, seed=zlib.crc32(targets.cpu().numpy().tobytes()))
-    _, low, high = interval_of(cell["ece"], replicates, bounds=(0.0, 1.0))
+    gaps = gaps_of(p, targets, bins=bins, seed=zlib.crc32(targets.cpu().numpy().tobytes()))
+    _, low, high = interval_of_mean_ece([gaps])
     confidence = float(p.amax(1).mean())
     calibration = brier_calibration(p, targets, bins=bins)
     more: dict[str, Any] = {
@@ -111,7 +111,7 @@ def audit_cell(
     }
     if by_class:
         more["by_class"] = meter.class_reliability()
-    return AuditCell.model_validate(cell | more | {"shift": shift, "severity": severity}), replicates.cpu()
+    return AuditCell.model_validate(cell | more | {"shift": shift, "severity": severity}), gaps
 
 
 def _set_sizes(sets: Tensor, targets: Tensor) -> dict[str, float]:

@@ -4,6 +4,7 @@ from shiftcal.metrics.adaptive_ece import adaptive_ece
 from shiftcal.metrics.bootstrap import Interval, bootstrap_interval
 from shiftcal.metrics.classwise_ece import classwise_ece
 from shiftcal.metrics.ece import ece, mce
+from shiftcal.metrics.ece_interval import ece_interval
 from shiftcal.metrics.gap import confidence_gap, ece_noise_floor
 from shiftcal.metrics.meter import CalibrationMeter
 from shiftcal.metrics.scores import accuracy, brier, brier_calibration, brier_refinement, nll
@@ -24,6 +25,7 @@ __all__ = [
     "classwise_ece",
     "confidence_gap",
     "ece",
+    "ece_interval",
     "ece_noise_floor",
     "excess_aurc",
     "mce",

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from shiftcal._arrays import takes_arrays
 from shiftcal._errors import check_count, wrong
 from shiftcal._progress import Progress
 from shiftcal.metrics._inputs import check_inputs
-from shiftcal.metrics.binning import bin_index, top_label
-
-_AT_ONCE = 50  # sets of samples
 
 
 class Interval(NamedTuple):
@@ -46,7 +42,7 @@ def bootstrap_interval(
     v is the value on the whole set, and q_low, q_high are quantiles over sets of n samples drawn with replacement.
     A binned error of few samples is too high, and resampling raises it once more. The basic interval takes that off;
     the "percentile" interval [q_low, q_high] does not, and hardly ever contains the truth where a model is calibrated
-    well (tests/metrics/test_bootstrap.py). Near zero the basic one contains it less often than `level` says, too.
+    well. Near zero the basic one contains it less often than `level` says, too: for the ECE take `ece_interval`.
 
     Args:
         metric: A function of probabilities and targets, such as `shiftcal.metrics.ece`.
@@ -98,40 +94,3 @@ def interval_of(
         low, high = 2 * value - high, 2 * value - low
     least, most = bounds
     return Interval(value, min(max(low, least), most), min(max(high, least), most))
-
-
-def ece_replicates(
-    probabilities: Float[Tensor, "n classes"],
-    targets: Int[Tensor, " n"],
-    *,
-    bins: int = 15,
-    resamples: int = 500,
-    seed: int = 0,
-) -> Float[Tensor, " resamples"]:
-    """Compute the ECE of sets drawn with replacement, as `bootstrap_interval` does, many at once.
-
-    Sets of one size and seed are drawn alike: replicates of several test sets of the same images can be averaged.
-
-    Example:
-        >>> p, y = torch.tensor([[0.75, 0.25]] * 100), torch.arange(100) % 2
-        >>> 0.2 < float(ece_replicates(p, y).mean()) < 0.3
-        True
-    """
-    check_inputs(probabilities, targets)
-    check_count("bins", bins)
-    check_count("resamples", resamples, least=2)
-    confidence, hits = top_label(probabilities.detach(), targets)
-    n = len(targets)
-    excess = torch.zeros(n, bins, dtype=torch.float64, device=confidence.device)
-    excess.scatter_(1, bin_index(confidence, bins)[:, None], (hits.double() - confidence.double())[:, None])
-    drawn = (_draws(n, start, min(_AT_ONCE, resamples - start), seed) for start in range(0, resamples, _AT_ONCE))
-    return torch.cat([(counts.to(excess.device).double() @ excess).abs().sum(1) for counts in drawn]) / n
-
-
-@lru_cache(maxsize=16)
-def _draws(n: int, start: int, sets: int, seed: int) -> UInt8[Tensor, "sets n"]:
-    """Draw how often each of n samples is in each of some sets."""
-    generator = torch.Generator().manual_seed(seed + start)
-    index = torch.randint(n, (sets, n), generator=generator)
-    counts = torch.zeros(sets, n, dtype=torch.int32).scatter_add_(1, index, torch.ones_like(index, dtype=torch.int32))
-    return counts.to(torch.uint8)  # more than 255 times the same sample will not be seen

@@ -1,0 +1,117 @@
+import pytest
+import torch
+from torch import Tensor
+
+from shiftcal.metrics import Interval, ece, ece_interval
+from shiftcal.metrics.ece_interval import Gaps, gaps_of, interval_of_mean_ece
+
+
+def case(n: int, generator: torch.Generator, sharpness: float) -> tuple[Tensor, Tensor]:
+    """Predictions that are too sure by a factor on their logits; 1 is calibrated."""
+    honest = 1.2 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    return (sharpness * honest).softmax(-1), torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
+
+
+def drawn(n: int = 1000, sharpness: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    return case(n, torch.Generator().manual_seed(seed), sharpness)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharpness", [1.0, 1.1, 1.3, 2.0])
+def test_it_contains_the_truth_about_as_often_as_it_says(sharpness: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = ece(*case(400_000, generator, sharpness)) if sharpness != 1 else 0.0
+    found = [ece_interval(*case(1000, generator, sharpness), resamples=200, seed=seed) for seed in range(200)]
+    assert sum(low <= truth <= high for _, low, high in found) >= 170
+    wider = [ece_interval(*case(1000, generator, sharpness), level=0.5, resamples=200, seed=k) for k in range(200)]
+    assert 90 <= sum(low <= truth <= high for _, low, high in wider) <= 185
+
+
+@pytest.mark.parametrize("sharpness", [0.6, 1.0, 1.1, 2.0])
+def test_it_contains_the_error_that_was_measured(sharpness: float) -> None:
+    for n in (20, 200, 2000):
+        p, y = drawn(n, sharpness)
+        value, low, high = ece_interval(p, y)
+        assert value == pytest.approx(ece(p, y))
+        assert 0 <= low <= value <= high <= 1
+        assert low < high
+
+
+def test_a_large_error_has_the_interval_of_a_mean() -> None:
+    """Where every bin is far too sure, the ECE is the mean of confidence − hit, an ordinary mean."""
+    p, y = drawn(4000, 5.0)
+    excess = p.amax(1) - (p.argmax(1) == y).double()
+    margin = 1.96 * float(excess.std()) / 4000**0.5
+    value, low, high = ece_interval(p, y)
+    assert value == pytest.approx(float(excess.mean()), abs=1e-3)
+    assert low == pytest.approx(value - margin, abs=0.15 * margin)
+    assert high == pytest.approx(value + margin, abs=0.15 * margin)
+
+
+def test_one_bin_is_solved_by_hand() -> None:
+    """One gap g with normal noise: |δ + ν| is at least g in one of forty sets where δ is about g − 1.96 s."""
+    generator = torch.Generator().manual_seed(0)
+    noise = 0.01 * torch.randn(200_000, 1, generator=generator, dtype=torch.float64)
+    value, low, high = interval_of_mean_ece([Gaps(torch.tensor([0.05], dtype=torch.float64), noise)])
+    assert (value, low, high) == pytest.approx((0.05, 0.05 - 0.0196, 0.05 + 0.0196), abs=2e-4)
+    _, low, high = interval_of_mean_ece([Gaps(torch.tensor([-0.02], dtype=torch.float64), noise)])
+    assert low == 0, "P(|ν| > 2 s) is 4.6 %"
+    assert high == pytest.approx(0.02 + 0.0196, abs=2e-4)
+    _, low, high = interval_of_mean_ece([Gaps(torch.tensor([0.0], dtype=torch.float64), noise)])
+    assert low == 0
+    assert high == pytest.approx(0.00674 + 0.0196, abs=2e-4), "no better than the median of chance, 0.674 s"
+    _, low, high = interval_of_mean_ece([Gaps(torch.tensor([0.05], dtype=torch.float64), noise)], level=0.8)
+    assert (low, high) == pytest.approx((0.05 - 0.0128, 0.05 + 0.0128), abs=2e-4)
+
+
+def test_chance_alone_reaches_down_to_zero_and_an_error_does_not() -> None:
+    assert ece_interval(*drawn(1000, 1.0)).low == 0
+    assert ece_interval(*drawn(1000, 2.0)).low > 0.1
+
+
+def test_the_gaps_of_resampled_sets_give_their_eces() -> None:
+    p, y = drawn(300)
+    gaps = gaps_of(p, y, resamples=60, seed=7)
+    assert float(gaps.observed.abs().sum()) == pytest.approx(ece(p, y))
+    found = (gaps.observed + gaps.noise).abs().sum(1)
+    for start in (0, 50):  # drawn fifty at a time
+        index = torch.randint(300, (min(50, 60 - start), 300), generator=torch.Generator().manual_seed(7 + start))
+        expected = torch.tensor([ece(p[row], y[row]) for row in index], dtype=torch.float64)
+        torch.testing.assert_close(found[start : start + 50], expected)
+
+
+def test_the_mean_of_several_sets() -> None:
+    """Sets of the same images are no more evidence than one; independent ones are."""
+    one, width = drawn(500, 2.0), lambda interval: interval.high - interval.low
+    alone = ece_interval(*one)
+    together = interval_of_mean_ece([gaps_of(*one)] * 16)
+    assert together == pytest.approx(alone)
+    sets = [gaps_of(*drawn(500, 2.0, seed), seed=seed) for seed in range(16)]
+    independent = interval_of_mean_ece(sets)
+    assert independent.value == pytest.approx(sum(float(s.observed.abs().sum()) for s in sets) / 16)
+    assert width(independent) == pytest.approx(width(alone) / 4, rel=0.25)
+
+
+def test_sets_without_noise_keep_their_error() -> None:
+    sure = torch.tensor([[1.0, 0.0]] * 50)
+    assert ece_interval(sure, torch.zeros(50, dtype=torch.int64)) == Interval(0.0, 0.0, 0.0)
+    assert ece_interval(sure, torch.ones(50, dtype=torch.int64)) == Interval(1.0, 1.0, 1.0)
+
+
+def test_the_seed_is_that_of_the_draws() -> None:
+    p, y = drawn(300, 1.3)
+    assert ece_interval(p, y, seed=3) == ece_interval(p, y, seed=3) != ece_interval(p, y, seed=4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": 1.0}, r"`level` should be in \(0, 1\)"),
+        ({"resamples": 1}, "`resamples` should be an integer of at least 2"),
+        ({"bins": 0}, "`bins` should be"),
+    ],
+)
+def test_bad_input(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ece_interval(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), **options)
