@@ -14,17 +14,18 @@ from shiftcal.metrics.bootstrap import interval_of
 from shiftcal.metrics.ece_interval import gaps_of, interval_of_mean_ece
 
 DRAWS, SAMPLES = 400, 4_000_000
-KINDS = {
-    "calibrated": (1.0, 1.0),
-    "sure by 1.05": (1.05, 1.0),
-    "sure by 1.3": (1.3, 1.0),
-    "one class sure by 2": (1.0, 2.0),
+KINDS = {  # how spread the logits are, by what factor they are too large, and where the first class is likeliest
+    "calibrated": (2, 1.0, 1.0),
+    "calibrated, 97 % right": (40, 1.0, 1.0),
+    "sure by 1.05": (2, 1.05, 1.05),
+    "sure by 1.3": (2, 1.3, 1.3),
+    "one class sure by 2": (2, 1.0, 2.0),
 }
 
 
-def draw(n: int, generator: torch.Generator, sharpness: float, of_one: float) -> tuple[Tensor, Tensor]:
+def draw(n: int, generator: torch.Generator, spread: float, sharpness: float, of_one: float) -> tuple[Tensor, Tensor]:
     """Ten classes; logits are too large by a factor, by another one where the first class is likeliest."""
-    honest = 2 * torch.randn(n, 10, generator=generator)
+    honest = spread * torch.randn(n, 10, generator=generator)
     targets = torch.multinomial(honest.softmax(-1), 1, generator=generator).squeeze(1)
     factor = torch.where(honest.argmax(1) == 0, of_one, sharpness)
     return (factor[:, None] * honest).softmax(-1), targets
@@ -38,12 +39,12 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, factors in KINDS.items():
         generator = torch.Generator().manual_seed(0)
-        truth = 0.0 if name == "calibrated" else ece(*draw(SAMPLES, generator, *factors))
-        for n in (500, 2000, 10_000):
+        truth = 0.0 if factors[1:] == (1.0, 1.0) else ece(*draw(SAMPLES, generator, *factors))
+        for n in (100, 500, 2000, 10_000):
             print(f"| {name} | {n} | {100 * truth:.2f} | {row(n, factors, truth, generator)} |", flush=True)
 
 
-def row(n: int, factors: tuple[float, float], truth: float, generator: torch.Generator) -> str:
+def row(n: int, factors: tuple[float, float, float], truth: float, generator: torch.Generator) -> str:
     """Draw sets of n predictions, and count."""
     hits, widths = torch.zeros(3), torch.zeros(3)
     for seed in range(DRAWS):

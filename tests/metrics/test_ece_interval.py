@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shiftcal.metrics import Interval, ece, ece_interval
+from shiftcal.metrics import ece, ece_interval
 from shiftcal.metrics.ece_interval import Gaps, gaps_of, interval_of_mean_ece
 
 
@@ -70,7 +70,10 @@ def test_chance_alone_reaches_down_to_zero_and_an_error_does_not() -> None:
 
 
 def test_the_gaps_of_resampled_sets_give_their_eces() -> None:
-    p, y = drawn(300)
+    """Where there are more mistakes than a calibrated model makes; with fewer, noise is that of such a model."""
+    generator = torch.Generator().manual_seed(0)
+    confidence = 0.9 + 0.09 * torch.rand(300, generator=generator, dtype=torch.float64)
+    p, y = torch.stack([confidence, 1 - confidence], 1), torch.randint(0, 2, (300,), generator=generator)
     gaps = gaps_of(p, y, resamples=60, seed=7)
     assert float(gaps.observed.abs().sum()) == pytest.approx(ece(p, y))
     found = (gaps.observed + gaps.noise).abs().sum(1)
@@ -92,10 +95,36 @@ def test_the_mean_of_several_sets() -> None:
     assert width(independent) == pytest.approx(width(alone) / 4, rel=0.25)
 
 
-def test_sets_without_noise_keep_their_error() -> None:
-    sure = torch.tensor([[1.0, 0.0]] * 50)
-    assert ece_interval(sure, torch.zeros(50, dtype=torch.int64)) == Interval(0.0, 0.0, 0.0)
-    assert ece_interval(sure, torch.ones(50, dtype=torch.int64)) == Interval(1.0, 1.0, 1.0)
+@pytest.mark.parametrize(("sure", "n"), [(0.98, 30), (0.99, 20), (0.999, 300), (1.0, 50)])
+def test_no_mistakes_are_no_proof(sure: float, n: int) -> None:
+    """All right, of a model that says so all but surely: 3 of n may be wrong another time (the rule of three)."""
+    p = torch.tensor([[sure, 1 - sure]], dtype=torch.float64).expand(n, 2)
+    value, low, high = ece_interval(p, torch.zeros(n, dtype=torch.int64))
+    assert value == pytest.approx(1 - sure)
+    assert low == 0
+    assert high > 1.5 / n
+    assert ece_interval(p, torch.ones(n, dtype=torch.int64)).low > 0.6 * sure, "all wrong"
+
+
+def test_rounding_is_no_error() -> None:
+    """Right as often as it says, up to the last digits of a sum."""
+    p = torch.tensor([[0.9, 0.1]] * 1000, dtype=torch.float64)
+    value, low, high = ece_interval(p, (torch.arange(1000) >= 900).long())
+    assert value < 1e-12
+    assert low == 0
+    assert high == pytest.approx(2.6 * 0.3 / 1000**0.5, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sure", "n"), [(0.97, 50), (0.995, 50), (0.995, 200), (0.995, 1000)])
+def test_it_contains_zero_for_models_that_are_sure_and_calibrated(sure: float, n: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hits = 0
+    for seed in range(100):
+        wrong = torch.empty(n, dtype=torch.float64).exponential_(1 / (1 - sure), generator=generator).clamp(max=0.5)
+        y = (torch.rand(n, generator=generator, dtype=torch.float64) < wrong).long()
+        hits += ece_interval(torch.stack([1 - wrong, wrong], 1), y, resamples=200, seed=seed).low == 0
+    assert hits >= 92
 
 
 def test_the_seed_is_that_of_the_draws() -> None:

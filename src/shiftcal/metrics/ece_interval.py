@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,8 +17,10 @@ from shiftcal.metrics.binning import bin_index, sum_at, top_label
 from shiftcal.metrics.bootstrap import Interval
 
 _AT_ONCE = 50  # sets of samples
+_KEPT = 100_000  # samples, of which draws are kept
 _HALVINGS = 40
 _FARTHEST = 1e6
+_ROUNDING = 1e-9
 
 
 class Gaps(NamedTuple):
@@ -51,7 +53,8 @@ def ece_interval(
     lies among those that come out. The δ that are tried are the observed gaps, each moved towards 0 by a multiple of
     its standard error until none is left, and all of them enlarged by one factor. The interval reaches down to 0
     where chance alone explains the ECE, and it contains the ECE. An ECE below the median of chance is taken for the
-    median: good luck shows no more than that. Measured: benchmarks/intervals.py.
+    median: good luck shows no more than that. Bins without mistakes, which resampling leaves as they are, get the
+    noise of one mistake at least. Measured: benchmarks/intervals.py.
 
     Args:
         probabilities: Rows that sum to 1; their largest entries count.
@@ -65,7 +68,7 @@ def ece_interval(
         >>> p = torch.tensor([[0.75, 0.25]] * 1000)
         >>> value, low, high = ece_interval(p, torch.arange(1000) % 4 // 3)  # right in 750 of 1000
         >>> value, low, round(high, 2)
-        (0.0, 0.0, 0.03)
+        (0.0, 0.0, 0.04)
         >>> value, low, high = ece_interval(p, torch.arange(1000) % 2)
         >>> round(value, 2), round(low, 2), round(high, 2)
         (0.25, 0.22, 0.28)
@@ -93,13 +96,32 @@ def gaps_of(
     check_inputs(probabilities, targets)
     check_count("bins", bins)
     check_count("resamples", resamples, least=2)
-    confidence, hits = top_label(probabilities.detach(), targets)
-    n, index, gap = len(targets), bin_index(confidence, bins), hits.double() - confidence.double()
-    by_bin = torch.zeros(n, bins, dtype=torch.float64, device=gap.device).scatter_(1, index[:, None], gap[:, None])
-    observed = sum_at(index, gap, bins) / n
-    drawn = (_draws(n, start, min(_AT_ONCE, resamples - start), seed) for start in range(0, resamples, _AT_ONCE))
-    resampled = torch.cat([counts.to(gap.device).double() @ by_bin for counts in drawn]) / n
-    return Gaps(observed.cpu(), (resampled - observed).cpu())
+    confidence, hits = top_label(probabilities.detach().cpu(), targets.cpu())
+    confidence, n = confidence.double(), len(targets)
+    index, gap = bin_index(confidence, bins), hits.double() - confidence
+    by_bin = torch.zeros(n, bins, dtype=torch.float64).scatter_(1, index[:, None], 1.0)
+    observed, excess = sum_at(index, gap, bins) / n, by_bin * gap[:, None]
+    noise = torch.cat([counts.double() @ excess for counts in _draws_of(n, resamples, seed)]) / n - observed
+    # Resampling a bin without mistakes makes none. There, noise is that of a model that is right as often as it says,
+    # but makes one mistake: none in n is not yet a rate of 0.
+    mistakes = sum_at(index, 1 - confidence, bins)
+    missing = ((1 - mistakes).clamp(min=0) / by_bin.sum(0).clamp(min=1))[index]
+    rate = torch.where(confidence > 0.5, (confidence - missing).clamp(min=0.5), confidence)
+    few = sum_at(index, rate * (1 - rate), bins).sqrt() / n > noise.std(0)
+    if bool(few.any()):
+        noise[:, few] = _noise_at(rate, by_bin[:, few], resamples, seed) / n
+    return Gaps(observed, noise)
+
+
+def _noise_at(
+    rate: Float[Tensor, " n"], by_bin: Float[Tensor, "n bins"], resamples: int, seed: int
+) -> Float[Tensor, "resamples bins"]:
+    """Draw hits at these rates, and sum what they have more or less; sets of one size are drawn alike."""
+    generator, inside = torch.Generator().manual_seed(seed), by_bin.sum(1) > 0
+    expected, by_bin = rate[inside], by_bin[inside]
+    starts = range(0, resamples, _AT_ONCE)
+    drawn = (torch.rand(min(_AT_ONCE, resamples - start), len(rate), generator=generator) for start in starts)
+    return torch.cat([((uniform[:, inside] < expected).double() - expected) @ by_bin for uniform in drawn])
 
 
 def interval_of_mean_ece(sets: Sequence[Gaps], level: float = 0.95) -> Interval:
@@ -117,25 +139,27 @@ def interval_of_mean_ece(sets: Sequence[Gaps], level: float = 0.95) -> Interval:
     observed = torch.stack([gaps.observed for gaps in sets]).double().cpu()
     noise = torch.stack([gaps.noise for gaps in sets]).double().cpu()
     value, error = float(observed.abs().sum()) / len(sets), noise.std(1)
-    direction = observed if value > 0 else error
+    direction = observed if value > _ROUNDING else error
 
     def supposed(x: float) -> Tensor:
         """Return true gaps: the observed ones at 0, none left far below it, larger ones above it."""
         return observed + x * direction if x > 0 else observed.sign() * (observed.abs() + x * error).clamp(min=0)
 
-    def seen(x: float, tail: float) -> float:
-        """Return a quantile of the ECE that would be seen if `supposed(x)` were true."""
-        eces = (supposed(x)[:, None] + noise).abs_().sum(2).mean(0)
+    def seen(x: float, tail: float, way: int = 1) -> float:
+        """Return a quantile of the ECE that would be seen if `supposed(x)` were true, or all of it the other way."""
+        eces = (way * supposed(x)[:, None] + noise).abs_().sum(2).mean(0)
         return float(eces.quantile(tail))
 
-    def true(x: float) -> float:
+    def end(tail: float, least: float, way: int = 1) -> float:
+        """Return the true ECE at which that quantile reaches a value."""
+        x = _crossing(lambda x: seen(x, tail, way), least, none)
         return float(supposed(x).abs().sum()) / len(sets)
 
     moved = error > 0  # a bin without noise keeps its gap
     none = -float((observed[moved].abs() / error[moved]).max()) if bool(moved.any()) else 0.0
-    low = _crossing(lambda x: seen(x, (1 + level) / 2), value, none)
-    high = _crossing(lambda x: seen(x, (1 - level) / 2), max(value, seen(none, 0.5)), none)
-    return Interval(value, min(true(low), value), min(max(true(high), value), 1.0))
+    low = end((1 + level) / 2, value)
+    high = max(end((1 - level) / 2, max(value, seen(none, 0.5)), way) for way in (1, -1))
+    return Interval(value, min(low, value), min(max(high, value), 1.0))
 
 
 def _crossing(rising: Callable[[float], float], value: float, start: float) -> float:
@@ -151,10 +175,17 @@ def _crossing(rising: Callable[[float], float], value: float, start: float) -> f
     return end
 
 
-@lru_cache(maxsize=16)
+def _draws_of(n: int, resamples: int, seed: int) -> Iterator[UInt8[Tensor, "sets n"]]:
+    """Yield how often each of n samples is in each set; those of few samples are kept for the next test set."""
+    draws = _kept_draws if n <= _KEPT else _draws
+    return (draws(n, start, min(_AT_ONCE, resamples - start), seed) for start in range(0, resamples, _AT_ONCE))
+
+
 def _draws(n: int, start: int, sets: int, seed: int) -> UInt8[Tensor, "sets n"]:
-    """Draw how often each of n samples is in each of some sets."""
     generator = torch.Generator().manual_seed(seed + start)
     index = torch.randint(n, (sets, n), generator=generator)
     counts = torch.zeros(sets, n, dtype=torch.int32).scatter_add_(1, index, torch.ones_like(index, dtype=torch.int32))
     return counts.to(torch.uint8)  # more than 255 times the same sample will not be seen
+
+
+_kept_draws = lru_cache(maxsize=16)(_draws)
