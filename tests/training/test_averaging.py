@@ -86,7 +86,7 @@ def test_it_follows_a_model_that_changes_its_precision() -> None:
     average = WeightAverage(model, decay=0.5)
     model.double()  # gives every parameter other storage
     weights = [w.double() for w in walk(model, average, 40)]
-    assert all(tensor.dtype == torch.float64 for name, tensor in average.state_dict().items() if name != "steps")
+    assert all(tensor.dtype == torch.float64 for name, tensor in average.state_dict().items() if name[0].isdigit())
     averaged = average.averaged(model, [torch.zeros(2, 3, 8, 8, dtype=torch.float64)])
     expected = sum(0.5 ** (k + 1) * w for k, w in enumerate(reversed(weights)))
     torch.testing.assert_close(averaged[4].weight.detach(), expected, atol=1e-6, rtol=0)
@@ -103,6 +103,64 @@ def test_layers_that_were_frozen_stay_in_evaluation_mode() -> None:
     model[1].eval()
     averaged = WeightAverage(model).averaged(model, [torch.randn(4, 3, 8, 8)])
     assert [module.training for module in averaged.modules()] == [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize("all_frozen", [True, False])
+@pytest.mark.parametrize("resumed", [True, False])
+def test_statistics_of_frozen_layers_stay(all_frozen: bool, resumed: bool) -> None:
+    """Layers in evaluation mode while training; when the average is taken, the whole model may be."""
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5))
+    average = WeightAverage(model, 0.9)
+    model[0].eval()
+    model[2].train(not all_frozen)
+    for layer in (model[0], model[2]):
+        layer.running_mean.fill_(7)
+    average.update()
+    if resumed:
+        state, average = average.state_dict(), WeightAverage(model, 0.9)
+        average.load_state_dict(state)
+    averaged = average.averaged(model.eval(), [torch.randn(16, 3, 8, 8)])
+    assert averaged[0].running_mean.tolist() == [7] * 3
+    assert (averaged[2].running_mean.tolist() == [7] * 4) is all_frozen
+
+
+def test_half_precision_has_means_that_move() -> None:
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    average = WeightAverage(model, 0.999)
+    with torch.no_grad():
+        model.weight.fill_(1)
+    for _ in range(9000):
+        average.update()  # the decay has come to 0.999
+    with torch.no_grad():
+        model.weight.fill_(1.25)
+    for _ in range(1000):
+        average.update()
+    averaged = average.averaged(model, ())
+    assert averaged.weight.dtype == torch.bfloat16
+    assert averaged.weight.item() == pytest.approx(1.25 - 0.25 * 0.999**1000, abs=0.005)
+
+
+@pytest.mark.parametrize("wrapped", ["average", "averaged"])
+def test_wrapped_models_and_pairs_of_images_and_targets(wrapped: str) -> None:
+    model = network()
+    compiled = torch.compile(model, backend="eager")
+    average = WeightAverage(compiled if wrapped == "average" else model, 0.9)
+    walk(model, average, 3)
+    batch = torch.randn(16, 3, 8, 8)
+    averaged = average.averaged(compiled if wrapped == "averaged" else model, [(batch, torch.zeros(16))])
+    expected = average.averaged(model, [batch])
+    assert all(torch.equal(a, b) for a, b in zip(averaged.buffers(), expected.buffers(), strict=True))
+
+
+def test_another_model_and_another_state_are_refused() -> None:
+    average = WeightAverage(network())
+    with pytest.raises(ValueError, match="`model` should be the one that was averaged.*Linear without 0.weight"):
+        average.averaged(nn.Linear(3, 3), ())
+    with pytest.raises(ValueError, match="`state` should be that of an average of the same parameters"):
+        average.load_state_dict(WeightAverage(nn.Linear(3, 3)).state_dict())
+    state = average.state_dict()
+    with pytest.raises(ValueError, match=r"`state` should be with 4.bias of shape \[5\]"):
+        average.load_state_dict(state | {"4.bias": torch.zeros(6)})
 
 
 def test_an_average_without_images_for_batch_norm_or_without_parameters_is_refused() -> None:
