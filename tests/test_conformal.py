@@ -115,3 +115,24 @@ def test_wrong_arguments_are_named() -> None:
 def test_arrays_are_taken() -> None:
     p, y = drawn(50, 3, 0)
     assert ConformalSets.fit(p.numpy(), y.numpy()) == ConformalSets.fit(p, y)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_sets_and_penalties_are_named() -> None:
+    p, y = torch.tensor([[0.9, 0.1]] * 4), torch.zeros(4, dtype=torch.int64)
+    for options, message in (
+        ({"penalty": -1.0}, "`penalty` should be at least 0, and finite"),
+        ({"penalty": math.nan}, "`penalty` should be at least 0, and finite"),
+        ({"k_reg": -1}, "`k_reg` should be an integer of at least 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ConformalSets.fit(p, y, kind="raps", **options)
+    sets = ConformalSets.fit(p, y)(p)
+    for given, targets, message in (
+        (p, y, "`sets` should be booleans of shape"),
+        (sets[0], y, "`sets` should be booleans of shape"),
+        (sets, y[:2], r"`targets` should be of shape \[4\]"),
+        (sets, y + 5, r"`targets` should be in 0..1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            coverage_and_size(given, targets)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 
 class ParameterError(ValueError):
@@ -173,6 +174,6 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless a value is an integer of some least size."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    """Raise unless a value is an integer of some least size; NumPy's are."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or operator.index(value) < least:
         raise wrong(name, f"an integer of at least {least}", value)

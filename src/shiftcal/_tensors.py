@@ -29,6 +29,9 @@ def check_rows(name: str, rows: Tensor) -> None:
 def check_indices(targets: Tensor, size: int) -> None:
     """Raise unless targets are `size` integers."""
     check_tensor("targets", targets)
+    if targets.is_floating_point() and targets.ndim == 2:
+        expected = "integer class indices (of mixed images: augment.mixup_loss, which takes both classes)"
+        raise wrong("targets", expected, f"{targets.dtype} {list(targets.shape)}, shares of classes it seems")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise wrong("targets", "integer class indices", targets.dtype)
     if targets.shape != (size,):

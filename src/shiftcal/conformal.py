@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from shiftcal._arrays import takes_arrays
-from shiftcal._errors import wrong
+from shiftcal._errors import check_count, wrong
+from shiftcal._tensors import check_indices, check_range, check_tensor
 from shiftcal.metrics._inputs import check_inputs
 
 # SplitMix64's factors, as signed numbers, and how many of the largest probabilities are mixed.
@@ -66,6 +67,9 @@ class ConformalSets:
             raise wrong("level", "in (0, 1)", level)
         if kind not in ("aps", "raps"):
             raise wrong("kind", "'aps' or 'raps'", repr(kind))
+        if not 0 <= penalty < math.inf:
+            raise wrong("penalty", "at least 0, and finite", penalty)
+        check_count("k_reg", k_reg, least=0)
         sets = ConformalSets(math.inf, kind, penalty, k_reg, seed)
         own = sets._scores(probabilities).gather(1, targets.long()[:, None]).squeeze(1)
         place = math.ceil((len(own) + 1) * level - 1e-9)
@@ -116,5 +120,10 @@ def coverage_and_size(sets: Bool[Tensor, "n classes"], targets: Int[Tensor, " n"
         >>> coverage_and_size(torch.tensor([[True, False], [True, True]]), torch.tensor([1, 1]))
         (0.5, 1.5)
     """
+    check_tensor("sets", sets)
+    if sets.dtype != torch.bool or sets.ndim != 2 or not len(sets):
+        raise wrong("sets", "booleans of shape [N, K], as ConformalSets gives them", f"{sets.dtype} {list(sets.shape)}")
+    check_indices(targets, len(sets))
+    check_range(targets, sets.shape[1])
     held = sets.gather(1, targets.long()[:, None])
     return float(held.double().mean()), float(sets.sum(1).double().mean())

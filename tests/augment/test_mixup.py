@@ -43,6 +43,7 @@ def test_cross_entropy_of_two_targets_is_that_of_their_mixture() -> None:
     soft = 0.3 * torch.eye(5)[y] + 0.7 * torch.eye(5)[partners]
     expected = torch.nn.functional.cross_entropy(logits, soft)
     torch.testing.assert_close(mixup_loss(losses.cross_entropy, logits, y, partners, torch.tensor(0.3)), expected)
+    torch.testing.assert_close(mixup_loss(losses.cross_entropy, logits, y, partners, 0.3), expected)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -52,6 +53,8 @@ def test_bad_input() -> None:
         with pytest.raises(ValueError, match=r"`alpha` should be in 0.01..1000"):
             mixup(images, alpha=alpha)
     y = torch.arange(3)
+    with pytest.raises(ValueError, match="`targets` should be integer class indices .*mixup_loss.*shares of classes"):
+        losses.cross_entropy(torch.zeros(3, 4), torch.full((3, 4), 0.25))
     with pytest.raises(ValueError, match=r"`partners` should be of shape \[3\], one per target"):
         mixup_loss(losses.cross_entropy, torch.zeros(3, 4), y, y[:2], torch.tensor(0.5))
     with pytest.raises(ValueError, match=r"`share` should be one number for the batch. Found `share = \[3\]`"):

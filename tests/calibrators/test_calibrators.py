@@ -236,3 +236,22 @@ def test_the_temperature_is_the_one_in_the_buffer() -> None:
     scaling = TemperatureScaling().fit(*overconfident())
     scaling.t.fill_(2.0)
     assert scaling.temperature == 2.0
+
+
+@each
+def test_a_state_without_the_calibrator_does_not_take_away_what_was_fitted(kind: type) -> None:
+    logits, targets = overconfident(200)
+    model = torch.nn.Sequential(torch.nn.Identity(), kind().fit(logits, targets))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({})
+    before = model(logits)
+    model.load_state_dict({}, strict=False)
+    assert torch.equal(model(logits), before)
+
+
+@each
+def test_a_calibrator_in_half_precision_still_calibrates(kind: type) -> None:
+    logits, targets = overconfident(200)
+    fitted = kind().fit(logits, targets)
+    expected = fitted(logits).softmax(-1)
+    torch.testing.assert_close(fitted.half()(logits).softmax(-1), expected, atol=0.02, rtol=0)

@@ -40,8 +40,10 @@ def test_what_is_read_back_gives_the_same_bit_for_bit(kind: str, tmp_path: Path)
 
 def test_an_audits_directory_stands_for_its_calibrator(tmp_path: Path) -> None:
     calibrators.save(tmp_path / "calibrator.safetensors", TemperatureScaling().fit(*data()))
-    again, same = (calibrators.load(place) for place in (tmp_path, tmp_path / "calibrator.safetensors"))
-    assert again.temperature == same.temperature
+    places = (tmp_path, tmp_path / "calibrator.safetensors", str(tmp_path))
+    assert len({calibrators.load(place).temperature for place in places}) == 1
+    calibrators.save(str(tmp_path / "again.safetensors"), calibrators.load(tmp_path))
+    assert class_names(str(tmp_path / "again.safetensors")) is None
     with pytest.raises(ValueError, match=r"calibrator\.safetensors"):
         calibrators.load(tmp_path.parent)
 

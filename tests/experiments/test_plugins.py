@@ -20,7 +20,7 @@ from pathlib import Path
 from torch import nn
 
 from shiftcal import data, losses, methods, models
-from shiftcal.methods import Loss, Method
+from shiftcal.methods import Constraint, Loss, Method
 
 Path(__file__).with_name("ran").touch()
 
@@ -42,6 +42,14 @@ methods.register("mine", Method(Loss("squared"), weights="average"))
 data.register("halves", halves)
 models.register("flat", flat)
 row = Method(Loss("my_plugin:squared"))
+
+
+def each(logits, targets):
+    return logits.square().mean(1)
+
+
+per_sample = Method(Loss("my_plugin:each"))
+unmasked = Method(Loss("my_plugin:squared"), constraint=Constraint("my_plugin:squared"))
 """
 TINY = ["data.train=64", "data.validation=32", "data.test=32", "train.epochs=1", "evaluation.corruptions=[]"]
 OPTIONS = [word for item in TINY for word in ("--set", item)]
@@ -103,6 +111,22 @@ def test_a_run_with_a_plugin_says_so_and_is_found_again(place: Path) -> None:
     assert (again[0], "another run has" in again[2]) == (2, True)
     code, _, stderr = invoke("finetune", run, "--plugin", "my_plugin", "--set", "finetune.epochs=1", "--out", "tuned")
     assert code == 0, stderr
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("per_sample", "`loss` should be a function that returns the mean over a batch. Found `loss = shape"),
+        ("unmasked", "`constraint.loss` should be a function that takes `mask`"),
+    ],
+)
+def test_losses_of_another_form_are_named(row: str, said: str) -> None:
+    options = ("--plugin", "my_plugin", "--set", f"method=my_plugin:{row}")
+    code, _, stderr = invoke("train", "demo", *options, *OPTIONS, "--out", "run")
+    assert code == 2
+    assert said in stderr
+    assert "Traceback" not in stderr
 
 
 def test_what_a_stored_config_names_is_imported_on_trust_alone(place: Path) -> None:

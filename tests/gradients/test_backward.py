@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 from shiftcal import ConstraintMomentum, _tensors, losses, rectified_backward, rectify
 from shiftcal.gradients.rules import RULES, add
@@ -260,7 +261,7 @@ def test_unknown_rule_and_no_parameters() -> None:
         ValueError, match=r"`rule` should be one of cagrad, none, pcgrad, rectify, sum. .*Did you mean 'rectify'?"
     ):
         rectified_backward(w.sum(), w.sum(), [w], rule="rectfy")
-    with pytest.raises(ValueError, match="`main_loss` should be a scalar that requires a gradient"):
+    with pytest.raises(ValueError, match="`main_loss` should be a scalar tensor that requires a gradient"):
         rectified_backward(w.sum().detach(), w.sum(), [w])
     with pytest.raises(ValueError, match="`parameters` should be at least one tensor that requires a gradient"):
         rectified_backward(w.sum(), w.sum(), [])
@@ -361,3 +362,47 @@ def test_the_running_mean_is_loaded_as_a_modules_buffer_is() -> None:
     fresh = ConstraintMomentum(beta=0.5)
     fresh.load_state_dict(ConstraintMomentum(beta=0.5).state_dict())  # of a run that has not met its constraint
     assert fresh.mean is None
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.block, self.head, self.reentrant = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2), reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(checkpoint(self.block, x, use_reentrant=self.reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpoints_are_refused_and_others_are_taken() -> None:
+    """They would hide the block's parameters: none of their gradients, and no word of it."""
+    x, y = torch.randn(8, 3), torch.tensor([0, 1] * 4)
+    for reentrant in (True, False):
+        model = Checkpointed(reentrant=reentrant)
+        logits = model(x.requires_grad_(reentrant))
+        both = losses.cross_entropy(logits, y), losses.soft_ece(logits, y)
+        if reentrant:
+            with pytest.raises(ValueError, match="`model` should be with checkpoints.*use_reentrant=False"):
+                rectified_backward(*both, model.parameters())
+        else:
+            rectified_backward(*both, model.parameters())
+            assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_list_of_parameters_and_no_loss_is_named() -> None:
+    model = torch.nn.Linear(2, 2)
+    loss = model(torch.ones(1, 2)).sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for given, found in (
+        (optimizer.param_groups, "a list with a dict"),
+        (model.named_parameters(), "a generator with a tuple"),
+        (model, "a Linear with a Linear"),
+        (model.weight, "a Parameter with a Parameter"),
+    ):
+        with pytest.raises(ValueError, match=rf"`parameters` should be several tensors.*{found}"):
+            rectified_backward(loss, loss, given)
+    with pytest.raises(ValueError, match="`constrained` should be several tensors"):
+        rectified_backward(loss, loss, model.parameters(), constrained=model)
+    with pytest.raises(ValueError, match=r"`constraint_loss` should be a scalar tensor.*Found .* = 0.0"):
+        rectified_backward(loss, 0.0, model.parameters())

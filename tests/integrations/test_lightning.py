@@ -260,3 +260,37 @@ def test_an_audit_of_normalised_images_is_refused(splits: tuple[MemorySplit, Pre
         AuditCallback((preprocess(split.images), split.targets), preprocess)
     with pytest.raises(ValueError, match="`images` should be at least one batch"):
         AuditCallback([], preprocess)
+
+
+def test_an_audit_that_cannot_be_is_told_before_training(splits: tuple[MemorySplit, Preprocessing]) -> None:
+    split, preprocess = splits
+    images = [split.images, split.targets]  # as a TensorDataset's collate gives them
+    for options, message in (
+        ({"corruptions": ("fogg",)}, "Did you mean 'fog'"),
+        ({"constants": "mnist"}, "`constants` should be"),
+        ({"bins": 0}, "`bins` should be an integer"),
+        ({"batch_size": 0}, "`batch_size` should be an integer"),
+        ({"classes": ("a", "b")}, "`classes` should be 8 names at least"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AuditCallback(images, preprocess, **options)
+    module = Classifier()
+    before = toy.flat(module)
+    trainer = Trainer(max_epochs=1, callbacks=[AuditCallback(images, preprocess, classes=tuple("abcdefghi"))], **QUIET)
+    with pytest.raises(ValueError, match="`classes` should be 8 names, one for each of the model's outputs"):
+        trainer.fit(module, DataLoader(list(zip(*images, strict=True)), 32))
+    assert torch.equal(toy.flat(module), before)
+
+
+@pytest.mark.parametrize(("batches", "accumulate", "most", "steps"), [(4, 3, -1, 6), (4, 3, 5, 5), (4, 1, -1, 12)])
+def test_steps_of_the_optimiser_are_known_before_the_fit(batches: int, accumulate: int, most: int, steps: int) -> None:
+    class Planned(Net):
+        def configure_optimizers(self) -> Any:
+            self.planned = self.optimizer_steps
+            return super().configure_optimizers()
+
+    module = Planned()
+    module.accumulate = accumulate
+    trainer = Trainer(max_epochs=3, max_steps=most, **QUIET)
+    trainer.fit(module, DataLoader(toy.data(), len(toy.data()) // batches))
+    assert module.planned == trainer.global_step == steps

@@ -115,6 +115,16 @@ def test_soft_avuc(temperature: float, threshold: float) -> None:
     assert ours.item() == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", [name for name in losses.__all__ if name != "label_smoothing"])
+def test_a_class_that_is_ruled_out_leaves_losses_and_gradients_finite(name: str) -> None:
+    logits, targets = case()
+    logits[targets != 2, 2] = -torch.inf
+    loss = getattr(losses, name)(logits.requires_grad_(), targets)
+    loss.backward()
+    assert bool(loss.isfinite())
+    assert bool(logits.grad.isfinite().all())
+
+
 PRIORS = {"equal": None, "unequal": (0.3, 0.1, 0.05, 0.25, 0.2, 0.1)}
 
 

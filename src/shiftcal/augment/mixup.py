@@ -49,7 +49,7 @@ def mixup_loss(
     logits: Float[Tensor, "batch classes"],
     targets: Int[Tensor, " batch"],
     partners: Int[Tensor, " batch"],
-    share: Float[Tensor, ""],
+    share: Float[Tensor, ""] | float,
 ) -> Float[Tensor, ""]:
     """Compute λ·L(logits, y_i) + (1 − λ)·L(logits, y_j), the loss of mixed images with any main loss L.
 
@@ -68,6 +68,6 @@ def mixup_loss(
     """
     if partners.shape != targets.shape:
         raise wrong("partners", f"of shape {list(targets.shape)}, one per target", list(partners.shape))
-    if share.ndim != 0:
+    if isinstance(share, Tensor) and share.ndim != 0:
         raise wrong("share", "one number for the batch", list(share.shape))
     return share * loss(logits, targets) + (1 - share) * loss(logits, partners)

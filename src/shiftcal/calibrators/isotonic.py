@@ -46,6 +46,7 @@ class IsotonicRegression(Calibrator):
 
 def _interpolate(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Interpolate linearly between knots, constant beyond the first and the last."""
+    x, y = x.double(), y.double()  # `half()` may have narrowed them
     if len(x) == 1:
         return y.expand(len(values))
     right = torch.bucketize(values.contiguous(), x).clamp(1, len(x) - 1)  # as searchsorted, and ONNX can express it

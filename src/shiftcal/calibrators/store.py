@@ -31,7 +31,7 @@ _KEY = "shiftcal"
 _EXPECTED = "a calibrator's file (`shiftcal audit … --calibrate best` writes one)"
 
 
-def save(path: Path, calibrator: Calibrator, metadata: Mapping[str, Any] | None = None) -> None:
+def save(path: str | Path, calibrator: Calibrator, metadata: Mapping[str, Any] | None = None) -> None:
     """Write a fitted calibrator.
 
     Args:
@@ -62,15 +62,16 @@ def save(path: Path, calibrator: Calibrator, metadata: Mapping[str, Any] | None 
         "number_of_classes": int(state["classes"]),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    write_atomically(path, safetensors.torch.save(tensors, {_KEY: json.dumps(described)}))
+    write_atomically(Path(path), safetensors.torch.save(tensors, {_KEY: json.dumps(described)}))
 
 
-def file_of(path: Path) -> Path:
+def file_of(path: str | Path) -> Path:
     """Return a calibrator's file: the path itself, or the one in a directory, such as an audit's."""
+    path = Path(path)
     return path / CALIBRATOR if path.is_dir() else path
 
 
-def load(path: Path) -> Calibrator:
+def load(path: str | Path) -> Calibrator:
     """Read a fitted calibrator; a damaged file, or one of something else, is an error that names it."""
     described, tensors = _read(path)
     kind = described.get("kind")
@@ -88,12 +89,12 @@ def load(path: Path) -> Calibrator:
     return calibrator
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def read_metadata(path: str | Path) -> dict[str, Any]:
     """Read what a calibrator's file says: kind, arguments, number_of_classes, classes, fitted_on, outputs."""
     return _read(path)[0]
 
 
-def class_names(path: Path) -> tuple[str, ...] | None:
+def class_names(path: str | Path) -> tuple[str, ...] | None:
     """Read the names of the columns that a calibrator was fitted on, in order; None where its file has none."""
     described = read_metadata(path)
     names, count = described.get("classes"), described.get("number_of_classes")
@@ -104,7 +105,7 @@ def class_names(path: Path) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     path = file_of(path)
     if not path.is_file():
         raise DataError("calibrator", _EXPECTED, str(path))

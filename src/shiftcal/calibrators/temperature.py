@@ -21,7 +21,8 @@ class TemperatureScaling(Calibrator):
 
     T > 1 makes a model less sure of itself, T < 1 more so; the predicted class stays. By default T is the first point
     of the grid 0.10, 0.11, …, 5.00 with the lowest criterion, which is NLL or, as in the FGR paper's recipes, ECE
-    with 15 bins. `search="lbfgs"` minimises the NLL without a grid, over log T: T is positive by construction.
+    with 15 bins. `search="lbfgs"` minimises the NLL without a grid, over log T: T is positive by construction. A T at
+    an end of the grid tells that a better one may lie beyond.
 
     Example:
         >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])  # 98 % sure, 67 % right

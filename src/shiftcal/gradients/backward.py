@@ -93,9 +93,9 @@ class GradientPair:
     def add(self, main_loss: Float[Tensor, ""], constraint_loss: Float[Tensor, ""]) -> None:
         """Add the gradients of one micro-batch's losses."""
         for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
-            if loss.ndim != 0 or not loss.requires_grad:
-                found = f"shape {list(loss.shape)}, {loss.requires_grad=!s}"
-                raise wrong(name, "a scalar that requires a gradient", found)
+            if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.requires_grad:
+                about = f"shape {list(loss.shape)}, {loss.requires_grad=!s}" if isinstance(loss, Tensor) else loss
+                raise wrong(name, "a scalar tensor that requires a gradient", about)
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
         if not any(gradients.used):
             raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")

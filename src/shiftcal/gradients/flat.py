@@ -59,15 +59,24 @@ def constrained_first(
 ) -> tuple[list[Tensor], int]:
     """List the parameters that require a gradient, the constrained ones first, and count those; None means all."""
     # Once each: a tied weight may be listed twice.
-    trainable = list({id(p): p for p in parameters if p.requires_grad}.values())
+    trainable = list({id(p): p for p in _tensors("parameters", parameters) if p.requires_grad}.values())
     if constrained is None:
         return trainable, len(trainable)
-    chosen = {id(p) for p in constrained if p.requires_grad}
+    chosen = {id(p) for p in _tensors("constrained", constrained) if p.requires_grad}
     first = [p for p in trainable if id(p) in chosen]
     if not first or len(first) < len(chosen):
         found = f"{len(chosen)} that require one, {len(first)} of them in `parameters`"
         raise wrong("constrained", "some of `parameters` that require a gradient", found)
     return first + [p for p in trainable if id(p) not in chosen], len(first)
+
+
+def _tensors(name: str, given: Iterable[Tensor]) -> list[Tensor]:
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [given]
+    for one in found:
+        if not isinstance(one, Tensor) or given is one:
+            expected = "several tensors, such as `model.parameters()`"
+            raise wrong(name, expected, f"a {type(given).__name__} with a {type(one).__name__}")
+    return found
 
 
 def gradients_of_losses(
@@ -80,6 +89,8 @@ def gradients_of_losses(
     size = sum(p.numel() for p in parameters)
     # Both graphs are kept until both gradients are out: they may share a forward pass.
     main = torch.autograd.grad(main_loss, parameters, retain_graph=constraint_loss is not None, allow_unused=True)
+    if any(g is None for g in main):
+        _check_not_hidden(main_loss)
     if constraint_loss is None:
         return Gradients(tuple(main), size, tuple(g is not None for g in main))
     second = torch.autograd.grad(constraint_loss, parameters[:constrained], allow_unused=True)
@@ -87,6 +98,20 @@ def gradients_of_losses(
     dtype = widest(parameters)
     pieces = _flattened(main, parameters, dtype) + _flattened(second, parameters[: len(second)], dtype)
     return Gradients(torch.cat(pieces), size, used)
+
+
+def _check_not_hidden(loss: Tensor) -> None:
+    """Raise where parameters may seem unused because reentrant checkpoints hide them from autograd."""
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            expected = "with checkpoints of activations that two gradients can pass: use_reentrant=False"
+            raise wrong("model", expected, "reentrant checkpoints, whose parameters would get no gradient")
+        seen.add(node)
+        nodes += [parent for parent, _ in node.next_functions]
 
 
 def widest(parameters: Sequence[Tensor]) -> torch.dtype:

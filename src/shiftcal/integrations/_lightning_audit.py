@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from shiftcal._errors import check_count, unknown, wrong
 from shiftcal.auditing.audit import Images, audit
+from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.auditing.predictors import tensor_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import MemorySplit
+from shiftcal.evaluation import predict
 from shiftcal.experiments.environment import environment
 from shiftcal.records.audit import AUDIT, AuditRecord, ModelSeen, write_audit
 from shiftcal.report.audit import write_audit_page
@@ -38,7 +40,8 @@ class AuditCallback(Callback):
         every: At every so many validations.
         corruptions: Names of corruptions, each at five severities.
         constants: Whose severities, see `shiftcal.corrupt`.
-        classes: The names of the classes, where `images` has none.
+        classes: The names of the classes in the order of the model's outputs, where `images` has none; by default
+            they are numbers, as many as the targets tell.
         bins: Number of bins.
         batch_size: Images at a time.
     """
@@ -61,13 +64,24 @@ class AuditCallback(Callback):
         if at not in get_args(Moment):
             raise unknown("at", at, get_args(Moment))
         check_count("every", every)
+        check_count("bins", bins)
+        check_count("batch_size", batch_size)
         self.images = _as_images(images, tuple(classes))
         self.preprocess, self.at, self.every = preprocess, at, every
         self.out = None if out is None else Path(out)
         self.corruptions, self.constants = tuple(corruptions), constants
         self.bins, self.batch_size = bins, batch_size
+        ShiftGrid(self.corruptions, constants).check_images(self.images.test)
         self.record: AuditRecord | None = None
         self._validations = 0
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Look at the logits of one image: an audit that cannot be is told before training, not after it."""
+        first = self.images.test.take(torch.arange(len(self.images.test)) < 1)
+        logits = predict(_AsInTraining(pl_module, trainer.precision_plugin), first, self.preprocess).logits
+        if logits.shape[1] != len(self.images.classes):
+            expected = f"{logits.shape[1]} names, one for each of the model's outputs"
+            raise wrong("classes", expected, f"{len(self.images.classes)}: {', '.join(self.images.classes[:5])}, …")
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Audit at every so many validations."""
@@ -135,7 +149,8 @@ class _AsInTraining(nn.Module):
 def _as_images(images: Any, classes: tuple[str, ...]) -> Images:
     if isinstance(images, Images):
         return images
-    pairs = [images] if isinstance(images, tuple) and len(images) == 2 else list(images)
+    is_pair = isinstance(images, tuple | list) and len(images) == 2 and isinstance(images[0], Tensor)
+    pairs = [images] if is_pair else list(images)
     found, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if not found:
         raise wrong("images", "at least one batch", "none")
@@ -144,5 +159,8 @@ def _as_images(images: Any, classes: tuple[str, ...]) -> Images:
             kind = batch.dtype if isinstance(batch, Tensor) else type(batch).__name__
             raise wrong("images", "uint8, as they are stored: corruptions come before normalisation", kind)
     split = MemorySplit(torch.cat(found), torch.cat(targets))
-    names = classes or tuple(map(str, range(int(split.targets.max()) + 1)))
+    count = int(split.targets.max()) + 1
+    names = classes or tuple(map(str, range(count)))
+    if len(names) < count:
+        raise wrong("classes", f"{count} names at least, as targets are in 0..{count - 1}", f"{len(names)} of them")
     return Images("images", names, split)

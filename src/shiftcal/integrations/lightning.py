@@ -54,6 +54,22 @@ class RectifiedModule(LightningModule):
         self.rectification: Rectification | None = None
         self._pair: GradientPair | None = None
 
+    @property
+    def optimizer_steps(self) -> int:
+        """Steps of the optimiser in the whole fit, for `configure_optimizers`.
+
+        `trainer.estimated_stepping_batches` knows nothing of `accumulate`: with it a schedule would be too long.
+        """
+        check_count("accumulate", self.accumulate)
+        trainer = self.trainer
+        if self.accumulate == 1 or not math.isfinite(trainer.estimated_stepping_batches):
+            return trainer.estimated_stepping_batches  # type: ignore[return-value]
+        batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
+        if epochs in (None, -1) or not math.isfinite(batches):
+            return most
+        steps = math.ceil(batches / self.accumulate) * max(epochs, 1)
+        return steps if most == -1 else min(steps, most)
+
     def both_losses(self, batch: Any, batch_idx: int) -> tuple[Tensor, Tensor | None]:
         """Return the main loss and the constraint of a batch; None in its place trains with the main loss alone."""
         raise NotImplementedError("A RectifiedModule should define `both_losses(batch, batch_idx)`.")

@@ -192,6 +192,9 @@ def _places_of_images(leaves: Sequence[Any]) -> list[int]:
     """Find the images of a sample, as torchvision does."""
     explicit = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Image.Image | tv_tensors.Image)]
     pure = [k for k, leaf in enumerate(leaves) if type(leaf) is Tensor]
+    if not explicit and not pure:
+        kinds = ", ".join(type(leaf).__name__ for leaf in leaves)
+        raise wrong("inputs", "a sample with an image: PIL's or a tensor [3, H, W]", f"one of {kinds or 'nothing'}")
     return explicit or pure[:1]
 
 

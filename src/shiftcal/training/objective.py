@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +78,9 @@ def _loss(
 
 def _constraint(cell: Constraint, model: nn.Module, weight: float) -> dict[str, Any]:
     loss, rule = losses.find(cell.loss), RULES[cell.rule]
+    taken = inspect.signature(loss).parameters.values()
+    if not any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in taken):
+        raise wrong("constraint.loss", "a function that takes `mask`, the samples that count", repr(cell.loss))
     if cell.centres is not None:
         if cell.loss != "soft_ece":
             raise wrong("constraint.centres", f"left out for {cell.loss}, which has no bins", repr(cell.centres))

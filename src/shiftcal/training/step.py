@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from shiftcal._errors import wrong
 from shiftcal.gradients import (
     Gradients,
     Rectification,
@@ -60,6 +61,8 @@ def gradients_of(
     """Compute the gradient of the main loss on D_mix and, where there is one, of the constraint on D_orig."""
     logits = forward(model, mix)
     main_loss = objective.main(logits, mix)  # L_main(θ; b_mix)
+    if main_loss.ndim:
+        raise wrong("loss", "a function that returns the mean over a batch", f"shape {list(main_loss.shape)}")
     logits = logits[: len(mix.targets)]  # those of the images themselves, without AugMix's views
     constraint_loss = None
     if objective.constraint is not None and original is not None:  # L_calib(θ; b_orig)
