@@ -128,11 +128,11 @@ def test_wrong_sets_and_penalties_are_named() -> None:
         with pytest.raises(ValueError, match=message):
             ConformalSets.fit(p, y, kind="raps", **options)
     sets = ConformalSets.fit(p, y)(p)
-    for given, targets, message in (
+    for tried, targets, message in (
         (p, y, "`sets` should be booleans of shape"),
         (sets[0], y, "`sets` should be booleans of shape"),
         (sets, y[:2], r"`targets` should be of shape \[4\]"),
         (sets, y + 5, r"`targets` should be in 0..1"),
     ):
         with pytest.raises(ValueError, match=message):
-            coverage_and_size(given, targets)
+            coverage_and_size(tried, targets)

@@ -43,8 +43,13 @@ CountOrNone = Annotated[int, should("at least 0", lambda v: v >= 0)]
 Names = Annotated[tuple[str, ...], List]
 Numbers = Annotated[tuple[float, ...], List]
 Integers = Annotated[tuple[int, ...], List]
-Mean = Annotated[Numbers, should("three numbers", lambda v: len(v) in (0, 3))]
-Std = Annotated[Numbers, should("three positive numbers", lambda v: len(v) in (0, 3) and all(x > 0 for x in v))]
+Mean = Annotated[
+    Numbers,
+    should("three numbers in 0..1, as images are", lambda v: len(v) in (0, 3) and all(0 <= x <= 1 for x in v)),
+]
+Std = Annotated[
+    Numbers, should("three positive numbers up to 1", lambda v: len(v) in (0, 3) and all(0 < x <= 1 for x in v))
+]
 Qualities = Annotated[
     Integers, should("integers in 1..100, at least one", lambda v: len(v) > 0 and all(1 <= q <= 100 for q in v))
 ]

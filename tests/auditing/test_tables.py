@@ -227,3 +227,41 @@ def test_one_row_is_audited(tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["audit", "--predictions", str(tmp_path / "p.npz"), "--out", str(tmp_path / "a")])
     assert answer.exit_code == 0, answer.output
     assert "only 1 clean test images" in answer.output
+
+
+def test_rounded_probabilities_are_taken(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.dirichlet(np.full(30, 0.5), 400)
+    target, rounded = exact.argmax(1), exact.round(3)
+    assert np.abs(rounded.sum(1) - 1).max() > 2e-3
+    np.savez(tmp_path / "p.npz", target=target, probabilities=rounded)
+    with pytest.warns(UserWarning, match=r"sum to 1 within .*, as rounded ones do; each is divided by its sum"):
+        sets = read_predictions([tmp_path / "p.npz"])
+    found = sets.clean.probabilities.numpy()
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-9)
+    np.testing.assert_allclose(found, rounded / rounded.sum(1, keepdims=True), atol=1e-9)
+    np.savez(tmp_path / "p.npz", target=target, probabilities=0.97 * exact)
+    with pytest.raises(ValueError, match="rows that sum to 1"):
+        read_predictions([tmp_path / "p.npz"])
+
+
+def test_targets_may_be_names_where_the_columns_have_some(tmp_path: Path) -> None:
+    names = np.array(["cat", "cow", "dog"])
+    table = csv(tmp_path / "p.csv", {"target": names[Y].tolist(), **logits()})
+    np.savez(tmp_path / "p.npz", target=names[Y], logits=Z)
+    for file in (table, tmp_path / "p.npz"):
+        assert read_predictions([file], names.tolist()).clean.targets.tolist() == Y.tolist()
+        with pytest.raises(ValueError, match=r"class indices in target \(or --classes FILE"):
+            read_predictions([file])
+        with pytest.raises(ValueError, match=r"names of the 3 of --classes.* with 'cow'`. Did you mean 'cows'"):
+            read_predictions([file], ["cat", "cows", "dog"])
+    (tmp_path / "names.txt").write_text("cat\ncow\ndog\n")
+    words = ["audit", "--predictions", str(table), "--classes", str(tmp_path / "names.txt")]
+    answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])
+    assert answer.exit_code == 0, answer.output
+
+
+def test_semicolons_are_told(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("target;logits_0;logits_1\n0;1;2\n")
+    with pytest.raises(ValueError, match=r"columns separated by commas.*where semicolons"):
+        read_predictions([tmp_path / "p.csv"])

@@ -53,7 +53,7 @@ def test_bad_input() -> None:
         with pytest.raises(ValueError, match=r"`alpha` should be in 0.01..1000"):
             mixup(images, alpha=alpha)
     y = torch.arange(3)
-    with pytest.raises(ValueError, match="`targets` should be integer class indices .*mixup_loss.*shares of classes"):
+    with pytest.raises(ValueError, match=r"`targets` should be integer class indices .*mixup_loss.*shares of classes"):
         losses.cross_entropy(torch.zeros(3, 4), torch.full((3, 4), 0.25))
     with pytest.raises(ValueError, match=r"`partners` should be of shape \[3\], one per target"):
         mixup_loss(losses.cross_entropy, torch.zeros(3, 4), y, y[:2], torch.tensor(0.5))

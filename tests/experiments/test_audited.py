@@ -87,6 +87,29 @@ def test_classes_are_matched_by_name(named: Path, tmp_path: Path) -> None:
         prepare(wanted(named, tmp_path / "strange"), progress=False)
 
 
+def test_test_images_may_lack_classes_that_others_have(named: Path, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+    pictures(root / "val", each=2)
+    pictures(root / "test", ("cat", "dog"), each=3)
+    ready = prepare(wanted(named, root), progress=False)
+    assert ready.images.classes == NAMES
+    assert ready.images.test.targets.tolist() == [0] * 3 + [2] * 3
+    assert ready.images.validation is not None
+    assert ready.images.validation.targets.tolist() == [0, 0, 1, 1, 2, 2]
+    record = audit_model(wanted(named, root), tmp_path / "audit", progress=False)
+    assert record.clean.n == 6
+    pictures(root / "test" / "yak", ())
+    pictures(root / "test", ("yak",))
+    with pytest.raises(ValueError, match="'yak'"):
+        prepare(wanted(named, root), progress=False)
+
+
+def test_an_accuracy_of_chance_is_told(checkpoint: Path, tmp_path: Path) -> None:
+    record = audit_model(wanted(checkpoint, pictures(tmp_path / "all")), tmp_path / "audit", progress=False)
+    assert record.clean.accuracy < 0.5, "the network was never trained"
+    assert any("hardly more than by chance: are its classes others" in warning for warning in record.warnings)
+
+
 def test_a_shift_may_lack_classes_but_has_no_others(named: Path, tmp_path: Path) -> None:
     pictures(tmp_path / "all")
     pictures(tmp_path / "camera", ("dog",), each=4)
@@ -101,7 +124,7 @@ def test_names_that_are_not_known_are_given_or_noted(checkpoint: Path, tmp_path:
     data = pictures(tmp_path / "all")
     ready = prepare(wanted(checkpoint, data), progress=False)
     assert any("does not name its classes" in note for note in ready.notes)
-    (tmp_path / "names.txt").write_text("dog\ncat\ncow\n")
+    (tmp_path / "names.txt").write_text("\ufeffdog\ncat\ncow\n", encoding="utf-8")  # as Windows' Notepad saves
     given = prepare(wanted(checkpoint, data, classes=tmp_path / "names.txt"), progress=False)
     x = ready.preprocess(ready.images.test.images)
     torch.testing.assert_close(given.predictor(x), ready.predictor(x)[:, [1, 2, 0]])
@@ -352,6 +375,31 @@ def test_names_of_shifts_are_their_own(named: Path, tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])
     assert answer.exit_code == 2
     assert "no other test set has" in answer.output
+
+
+@pytest.mark.parametrize(("option", "text"), [("mean", "127,127,127"), ("std", "64,64,64")])
+def test_channels_of_grey_levels_are_refused(option: str, text: str, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, ["audit", "net.pt", f"--{option}", text, "--out", str(tmp_path / "a")])
+    assert answer.exit_code == 2
+    assert f"`{option}` should be of images in 0..1" in answer.stderr
+    assert "divide those of grey levels by 255" in answer.stderr
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_the_place_to_write(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, names = pictures(tmp_path / "all"), tmp_path / "names.txt"
+    names.write_text("\n".join(NAMES))
+    words = ["audit", str(checkpoint), "--data", str(data), "--model", "small", "--corruptions", "none"]
+    words += ["--classes", str(names), "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
+
+    def refuse(self: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])
+    assert answer.exit_code == 2
+    assert f"`file` should be one that can be read. Found `file = {names}: Permission denied`" in answer.stderr
 
 
 def test_bad_models_and_places_are_one_line(checkpoint: Path, tmp_path: Path) -> None:

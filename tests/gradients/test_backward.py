@@ -382,7 +382,7 @@ def test_reentrant_checkpoints_are_refused_and_others_are_taken() -> None:
         logits = model(x.requires_grad_(reentrant))
         both = losses.cross_entropy(logits, y), losses.soft_ece(logits, y)
         if reentrant:
-            with pytest.raises(ValueError, match="`model` should be with checkpoints.*use_reentrant=False"):
+            with pytest.raises(ValueError, match=r"`model` should be with checkpoints.*use_reentrant=False"):
                 rectified_backward(*both, model.parameters())
         else:
             rectified_backward(*both, model.parameters())
@@ -394,14 +394,14 @@ def test_what_is_no_list_of_parameters_and_no_loss_is_named() -> None:
     model = torch.nn.Linear(2, 2)
     loss = model(torch.ones(1, 2)).sum()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for given, found in (
+    for listed, found in (
         (optimizer.param_groups, "a list with a dict"),
         (model.named_parameters(), "a generator with a tuple"),
         (model, "a Linear with a Linear"),
         (model.weight, "a Parameter with a Parameter"),
     ):
         with pytest.raises(ValueError, match=rf"`parameters` should be several tensors.*{found}"):
-            rectified_backward(loss, loss, given)
+            rectified_backward(loss, loss, listed)
     with pytest.raises(ValueError, match="`constrained` should be several tensors"):
         rectified_backward(loss, loss, model.parameters(), constrained=model)
     with pytest.raises(ValueError, match=r"`constraint_loss` should be a scalar tensor.*Found .* = 0.0"):

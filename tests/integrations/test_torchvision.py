@@ -196,5 +196,5 @@ def test_wrong_arguments_are_told_when_the_transform_is_made(natural_images: tor
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=names)
 def test_samples_without_an_image_are_refused(transform: torch.nn.Module, natural_images: torch.Tensor) -> None:
     """An array would come out as it went in, unfiltered."""
-    with pytest.raises(ValueError, match="`inputs` should be a sample with an image.*ndarray, int"):
+    with pytest.raises(ValueError, match=r"`inputs` should be a sample with an image.*ndarray, int"):
         transform(natural_images[0].permute(1, 2, 0).numpy(), 3)

@@ -28,6 +28,9 @@ def state(seed: int = 1, classes: int = 8) -> dict[str, torch.Tensor]:
         "lightning",
         "module.",
         "_orig_mod.",
+        "model.module.",
+        "backbone.",
+        "net.model._orig_mod.",
         "safetensors",
     ],
 )
@@ -79,6 +82,23 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"or tensors alone saved by torch. .*which holds more than tensors"):
         read_weights(tmp_path / "w.pt")
     assert not Path("/tmp/shiftcal-was-there").exists()
+
+
+def test_what_else_a_file_holds_is_named(tmp_path: Path) -> None:
+    torch.save({"state_dict": state(), "hyper_parameters": {"root": Path("images")}}, tmp_path / "w.ckpt")
+    with pytest.raises(ValueError, match=r"more than tensors, a pathlib\.\w*Path \(save model\.state_dict\(\) alone\)"):
+        read_weights(tmp_path / "w.ckpt")
+    (tmp_path / "lfs.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    with pytest.raises(ValueError, match=r"a pointer of Git LFS to the file: git lfs pull"):
+        read_weights(tmp_path / "lfs.pt")
+
+
+def test_names_of_another_model_are_shown(tmp_path: Path) -> None:
+    torch.save(
+        {"a.w": torch.zeros(2), "b.w": torch.zeros(2), "c.w": torch.zeros(2), "d.w": torch.zeros(2)}, tmp_path / "w"
+    )
+    with pytest.raises(ValueError, match=r"is missing; .* more; it has a\.w, b\.w, c\.w"):
+        load_weights(tmp_path / "w", build("small", 5))
 
 
 def test_what_is_no_state_dict(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_wrapped_models_and_pairs_of_images_and_targets(wrapped: str) -> None:
 
 def test_another_model_and_another_state_are_refused() -> None:
     average = WeightAverage(network())
-    with pytest.raises(ValueError, match="`model` should be the one that was averaged.*Linear without 0.weight"):
+    with pytest.raises(ValueError, match=r"`model` should be the one that was averaged.*Linear without 0.weight"):
         average.averaged(nn.Linear(3, 3), ())
     with pytest.raises(ValueError, match="`state` should be that of an average of the same parameters"):
         average.load_state_dict(WeightAverage(nn.Linear(3, 3)).state_dict())

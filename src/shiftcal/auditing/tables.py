@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shiftcal._errors import DataError, reason_of
+from shiftcal._errors import DataError, did_you_mean, reason_of
 from shiftcal.auditing.audit import PredictionSets
 from shiftcal.auditing.sorting import Table, sorted_sets
 
@@ -23,17 +23,18 @@ KINDS = ("logits", "probabilities")
 TARGETS = "target.npy"
 _COLUMN = re.compile(r"(logits|probabilities)_(\d+)")
 SHIFTS = ("shift", "domain", "corruption")
-_SUM = 1e-3  # what the sum of a row's probabilities may be off
+_SUM, _ROUNDED, _MOST = 1e-3, 5e-4, 0.02  # what a row's sum may be off: at least, for each rounded class, at most
 
 
-def read_predictions(files: Sequence[Path]) -> PredictionSets:
+def read_predictions(files: Sequence[Path], classes: Sequence[str] = ()) -> PredictionSets:
     """Read predictions and sort them into the clean test set, validation data and shifted sets.
 
     Files are `.npz` with the arrays `target` and `logits` or `probabilities`; `target.npy` beside `logits.npy` or
     `probabilities.npy`; `.csv` or `.parquet` with the columns `target` and `logits_0`, … or `probabilities_0`, ….
+    Targets are indices of columns, or names where `classes` names the columns.
     Further columns or arrays may be `id`, `split`, `shift` (or `domain`, or `corruption`) and `severity`.
     """
-    tables = [_checked(_read(file, files), file) for file in files if file.name != TARGETS]
+    tables = [_checked(_read(file, files), file, classes) for file in files if file.name != TARGETS]
     if not tables:
         raise DataError("predictions", "files with predictions", ", ".join(map(str, files)) or "none")
     widths = {table.outputs.shape[1] for table in tables}
@@ -99,6 +100,8 @@ def _csv(file: Path) -> tuple[list[str], dict[str, Array]]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines)
         head = [name.strip() for name in next(rows, [])]
+        if len(head) == 1 and ";" in head[0]:
+            raise DataError("predictions", "columns separated by commas", f"{file}, where semicolons separate them")
         body = [row for row in rows if row]
     for number, row in enumerate(body, start=2):
         if len(row) != len(head):
@@ -116,6 +119,8 @@ def _numbers(name: str, values: Array, file: Path) -> Array:
     try:
         return values.astype(np.float64)
     except ValueError:
+        if name == "target":
+            return values  # names of classes
         odd = next(v for v in values.tolist() if not _is_number(v))
         raise DataError("predictions", f"numbers in the column {name}", f"{file} with {odd!r}") from None
 
@@ -170,9 +175,23 @@ def _more(columns: Mapping[str, Array], file: Path) -> dict[str, Array]:
     return {known[name]: values for name, values in columns.items() if name in known}
 
 
-def _checked(table: Table, file: Path) -> Table:
+def _indices(targets: Array, classes: Sequence[str], file: Path) -> Array:
+    """Look up the columns of targets that are names."""
+    if targets.dtype.kind not in "OSUT" or targets.ndim != 1:
+        return targets
+    expected = f"class indices in target, or names of the {len(classes)} of --classes"
+    if not classes:
+        expected = "class indices in target (or --classes FILE, which names the columns in order)"
+    place = {name: index for index, name in enumerate(classes)}
+    strange = next((name for name in map(str, targets) if name not in place), None)
+    if strange is not None:
+        raise DataError("predictions", expected, f"{file} with {strange!r}", did_you_mean(strange, place))
+    return np.array([place[str(name)] for name in targets], dtype=np.int64)
+
+
+def _checked(table: Table, file: Path, classes: Sequence[str]) -> Table:
     """Raise unless rows are what they say they are, with what is wrong in words."""
-    targets, outputs = np.asarray(table.targets), np.asarray(table.outputs)
+    targets, outputs = _indices(np.asarray(table.targets), classes, file), np.asarray(table.outputs)
     n = len(targets) if targets.ndim == 1 else -1
     if n == 0:
         raise DataError("predictions", "at least one row", f"{file}, without any")
@@ -189,7 +208,7 @@ def _checked(table: Table, file: Path) -> Table:
     if low < 0 or high >= outputs.shape[1]:
         raise DataError("predictions", f"of targets in 0..{outputs.shape[1] - 1}", f"{file} with {low}..{high}")
     if table.kind == "probabilities":
-        _check_probabilities(outputs, file)
+        outputs = _probabilities(outputs, file)
     elif _are_probabilities(outputs):
         warnings.warn(
             f"All rows of {file.name} sum to 1 and lie in [0, 1]: are these probabilities, not logits? "
@@ -206,11 +225,22 @@ def _are_probabilities(outputs: Array) -> bool:
     return bool((outputs >= 0).all() and (np.abs(outputs.sum(1) - 1) < _SUM).all())
 
 
-def _check_probabilities(outputs: Array, file: Path) -> None:
-    if outputs.min() < 0 or outputs.max() > 1 + _SUM:
+def _probabilities(outputs: Array, file: Path) -> Array:
+    """Raise unless rows sum to 1, as nearly as rounded ones may; those that are farther off are divided by their sums.
+
+    The others stay as they are, so that probabilities on the edges of bins stay there.
+    """
+    if outputs.min() < 0 or outputs.max() > 1 + _SUM + 1e-6:
         found = f"{file} with values from {outputs.min():.3g} to {outputs.max():.3g}: are these logits?"
         raise DataError("predictions", "probabilities in [0, 1]", found)
     off = np.abs(outputs.sum(1) - 1)
-    if off.max() > _SUM:
-        found = f"{file}, where row {int(off.argmax())} sums to {outputs.sum(1)[off.argmax()]:.4g}"
+    if off.max() > max(_SUM, min(_ROUNDED * outputs.shape[1], _MOST)) + 1e-6:
+        found = f"{file}, where row {int(off.argmax()) + 1} sums to {outputs.sum(1)[off.argmax()]:.4g}"
         raise DataError("predictions", "probabilities of rows that sum to 1", found)
+    if off.max() > _SUM + 1e-6:
+        warnings.warn(
+            f"Rows of {file.name} sum to 1 within {off.max():.2g}, as rounded ones do; each is divided by its sum.",
+            stacklevel=4,
+        )
+        outputs /= outputs.sum(1, keepdims=True)
+    return outputs

@@ -179,7 +179,12 @@ def _sets(mean: AuditMean) -> list[str]:
 def warnings_of(record: AuditRecord) -> list[str]:
     """Say what a reader must know about the data."""
     found = []
-    n = record.clean.n or 0
+    n, classes = record.clean.n or 0, len(record.data.classes)
+    if classes > 2 and record.clean.accuracy < 1.5 / classes:
+        found.append(
+            f"It is right on {percent(record.clean.accuracy)} of the clean test images, hardly more than by chance: "
+            "are its classes others, in another order, or its normalisation (mean, std) another?"
+        )
     if n < ENOUGH:
         limit = percent(SHOWN * record.clean.noise_floor)
         found.append(

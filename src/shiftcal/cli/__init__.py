@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from contextlib import ExitStack, redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,9 @@ def root(
 
 def main() -> None:
     """Run the command line; under torchrun all ranks run it together and rank 0 prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # of another encoding than UTF-8: a word is better than no answer
+            stream.reconfigure(errors="replace")
     warnings.showwarning = show_warning  # type: ignore[assignment]
     keep_freed_memory()
     if not is_distributed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -86,6 +87,8 @@ def channels_of(name: str, text: str) -> tuple[float, ...]:
         raise wrong(name, "three numbers, such as 0.5,0.5,0.5", repr(text)) from None
     if len(values) not in (0, 3) or (name == "std" and any(value <= 0 for value in values)):
         raise wrong(name, "three numbers, such as 0.5,0.5,0.5 (those of std above 0)", repr(text))
+    if any(not 0 <= value <= 1 for value in values):
+        raise wrong(name, "of images in 0..1, and so in 0..1 itself (divide those of grey levels by 255)", repr(text))
     return values
 
 
@@ -138,6 +141,8 @@ def errors_in_one_line(
     except DownloadError as error:
         fail(str(error), 1)
     except OSError as error:
+        if (place := _elsewhere(error, out)) is not None:
+            fail(str(wrong("file", "one that can be read", f"{place}: {error.strerror}")), 2)
         fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), code)
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code not in (143, 129):  # SIGTERM, SIGHUP: after a checkpoint
@@ -147,6 +152,14 @@ def errors_in_one_line(
         if is_distributed() and os.environ["RANK"] != "0":
             raise typer.Exit(end) from None
         fail(f"Stopped. {stopped or _last_checkpoint(out) + hint}", end)
+
+
+def _elsewhere(error: OSError, out: Path) -> Path | None:
+    """Return the file that an error is about, where it is not one below `out`, nor a folder that `out` is in."""
+    if not isinstance(error.filename, str) or error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+        return None
+    place, out = Path(error.filename).absolute(), out.absolute()
+    return None if place.is_relative_to(out) or out.is_relative_to(place) else place
 
 
 def _is_want_of_memory(error: RuntimeError) -> bool:

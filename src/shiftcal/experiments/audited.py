@@ -125,10 +125,10 @@ def audit_tables(
     """Audit predictions from files in a directory of its own; `on_fitted` as in `audit_model`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sets = read_predictions(files)
+        names = read_names(classes) if classes is not None else ()
+        sets = read_predictions(files, names)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    names = read_names(classes) if classes is not None else ()
     if names and len(names) != sets.clean.logits.shape[1]:
         raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
     read = [[file.name, sha256_of(file)] for file in files_read(files)]  # two may have one name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from shiftcal import _distributed, data
 from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.audit import Images
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import find_images
+from shiftcal.data.files.images import Tree, find_images
 from shiftcal.data.files.read import read_split
 from shiftcal.data.match import indices_of, with_targets
 from shiftcal.data.sources.folders import find_test_folder, with_images
@@ -51,35 +51,45 @@ def nearest_constants(size: int) -> str:
 def images_of(
     wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, progress: bool
 ) -> Images:
-    """Collect the images of an audit, all of them with the classes of the test images."""
+    """Collect the images of an audit: with the data set's classes, or with those that its folders have together."""
 
-    def read(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], ImageSplit]:
-        tree = with_images(find_images(folder), least=1)
+    def read(tree: Tree, classes: tuple[str, ...]) -> ImageSplit:
         shows = progress and _distributed.rank() == 0
         # Folders beside a data set become what its images are; the rest of the way is the same for all.
         size = known.get("size") if dataset is None else _side(dataset.test)
-        split = read_split(tree.files, tree.targets, size=size, fit=fit_of(known), title=folder.name, progress=shows)
-        if classes is None or classes == tree.classes:
-            return tree.classes, split
-        return classes, with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
+        title = tree.root.name
+        split = read_split(tree.files, tree.targets, size=size, fit=fit_of(known), title=title, progress=shows)
+        if classes == tree.classes:
+            return split
+        return with_targets(split, indices_of(tree.classes, classes)[split.targets.long()])
 
-    validation: ImageSplit | None = None
-    shifts: dict[str, Sequence[ImageSplit]] = {}
+    _check_names(wanted, dataset.shifts if dataset is not None else {})
+    below = {shift: with_images(find_images(folder), least=1) for shift, folder in wanted.shifts.items()}
+    held_out = _validation_folder(wanted, root)
+    beside = with_images(find_images(held_out), least=1) if held_out is not None else None
     if dataset is not None:
         classes, test, name, shifts = dataset.classes, dataset.test, dataset.name, dict(dataset.shifts)
         validation = dataset.validation if dataset.test is not dataset.validation else None
     elif root is not None:
-        place, name = find_test_folder(root), root.resolve().name
-        classes, test = read(place)
-        beside = next((root / n for n in _VALIDATION if (root / n).is_dir()), None) if place != root else None
-        validation = read(beside, classes)[1] if beside is not None else None
+        tree = with_images(find_images(find_test_folder(root)), least=1)
+        trees = [tree, *below.values(), *([beside] if beside is not None else [])]
+        classes = tuple(sorted({kind for one in trees for kind in one.classes}))  # test images may lack some
+        test, name, shifts, validation = read(tree, classes), root.resolve().name, {}, None
     else:
         raise wrong("data", "given", "nothing")
-    if wanted.validation is not None:
-        validation = read(wanted.validation, classes)[1]
-    _check_names(wanted, shifts)
-    shifts |= {shift: (read(folder, classes)[1],) for shift, folder in wanted.shifts.items()}
+    if beside is not None:
+        validation = read(beside, classes)
+    shifts |= {shift: (read(tree, classes),) for shift, tree in below.items()}
     return Images(name, classes, test, validation, shifts)
+
+
+def _validation_folder(wanted: Wanted, root: Path | None) -> Path | None:
+    """Find the validation images that are files: in the folder that was given, or beside the test images."""
+    if wanted.validation is not None:
+        return wanted.validation
+    if root is None or find_test_folder(root) == root:
+        return None
+    return next((root / name for name in _VALIDATION if (root / name).is_dir()), None)
 
 
 def _side(split: ImageSplit) -> int | None:

@@ -44,7 +44,7 @@ def read_names(path: Path) -> tuple[str, ...]:
     """Read class names, one a line, in the order of a model's outputs."""
     if not path.is_file():
         raise wrong("classes", "a file with a name on each line", str(path))
-    names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    names = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
     if len(set(names)) < len(names) or len(names) < 2:
         raise DataError("classes", "two or more different names, one on each line", f"{path} with {len(names)}")
     return names

@@ -62,12 +62,11 @@ class RectifiedModule(LightningModule):
         """
         check_count("accumulate", self.accumulate)
         trainer = self.trainer
-        if self.accumulate == 1 or not math.isfinite(trainer.estimated_stepping_batches):
-            return trainer.estimated_stepping_batches  # type: ignore[return-value]
-        batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
+        total = trainer.estimated_stepping_batches  # this loads the data, whose number of batches is known then
+        batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, int(trainer.max_steps)
         if epochs in (None, -1) or not math.isfinite(batches):
-            return most
-        steps = math.ceil(batches / self.accumulate) * max(epochs, 1)
+            return int(total)
+        steps = math.ceil(batches / self.accumulate) * max(int(epochs), 1)
         return steps if most == -1 else min(steps, most)
 
     def both_losses(self, batch: Any, batch_idx: int) -> tuple[Tensor, Tensor | None]:

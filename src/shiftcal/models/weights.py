@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from shiftcal._errors import wrong
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
-_PREFIXES = ("_orig_mod.", "module.", "model.")  # what compilation, data parallelism and Lightning put before names
 _SHOWN = 3
 CLASSES = "classes"  # key of the class names among the metadata of a safetensors file
 
@@ -62,10 +62,11 @@ def class_metadata(classes: Sequence[str]) -> dict[str, str]:
 
 def without_wrapper(tensors: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
     """Take off the prefixes that wrappers put before every name, unless the model's own names begin with them."""
-    for prefix in _PREFIXES:
-        wrapped = all(name.startswith(prefix) for name in tensors)
-        if wrapped and not all(name.startswith(prefix) for name in names):
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    while tensors and not any(name in names for name in tensors):
+        prefix = next(iter(tensors)).partition(".")[0] + "."
+        if not all(name.startswith(prefix) and name != prefix for name in tensors):
+            break
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 
@@ -83,7 +84,9 @@ def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -
     found = mismatches(tensors, own)
     if found:
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise wrong("weights", "those of the configured model", f"{path}: {'; '.join(found[:_SHOWN])}{more}")
+        strange = [name for name in tensors if name not in own]
+        has = f"; it has {', '.join(strange[:_SHOWN])}" if strange and len(found) > _SHOWN else ""
+        raise wrong("weights", "those of the configured model", f"{path}: {'; '.join(found[:_SHOWN])}{more}{has}")
     model.load_state_dict(tensors)
 
 
@@ -125,8 +128,12 @@ def _damage(start: bytes, error: Exception) -> str:
     """Say what is wrong with a file, without torch's advice to let it run code."""
     if not start:
         return "which is empty"
+    if start.startswith(b"version https://"):
+        return "which is a pointer of Git LFS to the file: git lfs pull fetches it"
     if "weights_only" in str(error):
-        return "which holds more than tensors (save model.state_dict(), not the model)"
+        kind = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f", a {kind[1]}" if kind else ""
+        return f"which holds more than tensors{what} (save model.state_dict() alone)"
     return f"which neither can read ({type(error).__name__})"
 
 

@@ -10,6 +10,7 @@ from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
+from shiftcal.report.terminal import fitting
 from shiftcal.report.text import for_markdown, for_terminal, markdown_table
 from shiftcal.report.web.data import page_data
 from shiftcal.report.web.entries import counted, machine_of, of_audit
@@ -36,9 +37,9 @@ _HEAD = (
 )
 _NARROW = ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")  # what fits a terminal
 _NOTE = (
-    "n: images. Acc.: accuracy. says: mean confidence. ECE with its 95 % interval (bootstrap); floor: the ECE that a "
-    "calibrated model with these confidences shows by chance at this n. ACE, CECE, smooth: adaptive, classwise and "
-    "smooth ECE. NLL in nats. Brier: sum over classes. AURC: area under the risk–coverage curve. 90 %: accuracy of the "
+    "n: images. Acc.: accuracy. says: mean confidence. ECE with its 95 % interval (metrics.ece_interval); floor: the "
+    "ECE that a calibrated model with these confidences shows by chance at this n. ACE, CECE, smooth: adaptive, "
+    "classwise and smooth ECE. NLL in nats. Brier: sum over classes. AURC: area under the risk–coverage curve. 90 %: accuracy of the "
     "90 % most confident images. APS: coverage and mean size of conformal sets made for 90 %. All but NLL, Brier and "
     "sizes in %."
 )
@@ -112,14 +113,18 @@ def print_audit(record: AuditRecord) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     shown = [k for k, name in enumerate(_HEAD) if name in _NARROW]
-    for k in shown:
-        table.add_column(_HEAD[k], justify="right" if k else "left", no_wrap=True)
-    for row in rows_of(record):
-        texts = _texts(*row)
-        table.add_row(*(for_terminal(texts[k]) for k in shown))
-    console.print(table)
+
+    def table_of(count: int) -> Table:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+        for k in shown[:count]:
+            table.add_column(_HEAD[k], justify="right" if k else "left", no_wrap=True)
+        for row in rows_of(record):
+            texts = _texts(*row)
+            table.add_row(*(for_terminal(texts[k]) for k in shown[:count]))
+        return table
+
+    console.print(table_of(fitting(console, len(shown), table_of)))
     tried = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for name, side in (("calibrator", "left"), ("clean ECE", "right"), ("shifted ECE", "right"), ("", "left")):
         tried.add_column(name, justify=side)  # type: ignore[arg-type]
@@ -226,7 +231,7 @@ _WORDS = {
     "Acc.": "Accuracy in %.",
     "says": "Mean confidence in %.",
     "ECE": "Expected calibration error in %.",
-    "95 %": "Its 95 % interval, by bootstrap.",
+    "95 %": "Its 95 % interval: true errors that could have been seen so, metrics.ece_interval.",
     "floor": "The ECE in % that chance gives a calibrated model with these confidences at this n.",
     "ACE": "Adaptive calibration error in %: over classes, with bins that hold equally many.",
     "CECE": "Classwise ECE in %.",

@@ -206,10 +206,11 @@ def columns_in(tables: list[Table], columns: Sequence[Column] = COLUMNS) -> list
     return [c for c in columns if any(row.cells.get((table.part, c[1])) for table in tables for row in table.rows)]
 
 
-def caption_of(rows: list[Row]) -> str:
+def caption_of(table: Table) -> str:
     """Explain the columns."""
+    rows = table.rows
     augmented = any(column[1].startswith("shift_aware") for column in columns_of(rows))
-    compared = len(rows) > 1 and any(len(row.seeds) > 1 for row in rows)
+    compared = table.compared and len(rows) > 1 and any(len(row.seeds) > 1 for row in rows)
     counted = learned(rows)
     left_out = [row.method for row in rows if row not in counted]
     bold = _BOLD + (f" {', '.join(left_out)} {_LITTLE}" if left_out else "")
@@ -218,7 +219,7 @@ def caption_of(rows: list[Row]) -> str:
 
 def caption_in(tables: list[Table]) -> str:
     """Explain the columns of several tables."""
-    return max((caption_of(table.rows) for table in tables), key=len)
+    return max(map(caption_of, tables), key=len)
 
 
 def parts_of(rows: list[Row]) -> list[str]:

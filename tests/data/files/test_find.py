@@ -1,5 +1,6 @@
 """What is found in folders: images of the formats that are read, and a word about everything else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,33 @@ def test_folders_inside_class_folders_are_no_parts(tmp_path: Path) -> None:
     names = [f"cat/{camera}/{k}.png" for camera in ("left", "right") for k in range(12)]
     two = pictures(tmp_path / "two", *names, *(f"dog/left/{k}.png" for k in range(12)))
     assert data.load("folder", root=two).classes == ("cat", "dog")
+
+
+def test_what_is_hidden_inside_class_folders_is_left_out(tmp_path: Path) -> None:
+    """As macOS and notebooks leave it."""
+    pictures(tmp_path, "cat/1.png", "cat/._1.png", "cat/.ipynb_checkpoints/1.png", "dog/1.png", "dog/.thumbs/2.gif")
+    assert [path.name for path in find_images(tmp_path).files] == ["1.png", "1.png"]
+    assert len(list_images(tmp_path)) == 2
+
+
+def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
+    pictures(tmp_path, "data/cat/1.png", "data/dog/1.png", "elsewhere/2.png", "elsewhere/deep/3.png")
+    (tmp_path / "data" / "cat" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "deep" / "up").symlink_to(tmp_path / "elsewhere")
+    assert sorted(path.name for path in find_images(tmp_path / "data").files) == ["1.png", "1.png", "2.png", "3.png"]
+    assert len(list_images(tmp_path / "data")) == 4
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures(tmp_path, "cat/1.png", "dog/1.png")
+    listed = os.scandir
+
+    def refuse(place: object) -> object:
+        if str(place).endswith("dog"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return listed(place)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for find in (find_images, list_images):
+        with pytest.raises(ValueError, match=r"`folder` should be a folder whose paths can be listed.*dog"):
+            find(tmp_path)

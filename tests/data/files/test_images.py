@@ -75,3 +75,12 @@ def test_crops_that_cannot_be(tmp_path: Path, unchecked: None) -> None:
         Crop(8, "cubic")
     with pytest.raises(ValueError, match="`fit` should be 'crop', 'stretch' or a `Crop`"):
         read_image(path, 32, "croped")
+
+
+def test_brightness_in_floating_point_is_not_black(tmp_path: Path) -> None:
+    levels = torch.linspace(0, 1, 64).view(8, 8)
+    for k, values in enumerate((levels, 255 * levels)):
+        Image.fromarray(values.numpy(), mode="F").save(tmp_path / f"{k}.tif")
+    unit, grey = (read_image(tmp_path / f"{k}.tif") for k in range(2))
+    assert torch.equal(unit, grey)
+    assert int(unit.max()) == 255

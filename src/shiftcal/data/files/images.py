@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -67,9 +68,9 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     classes = classes or found
     files, targets, other = [], [], list[Path]()
     for target, name in enumerate(classes):
-        below = list((root / name).rglob("*"))
+        below = list(_shown_below(root / name))
         other += [path for path in below if path.suffix.lower() in _OTHERS]
-        of_class = sorted(p for p in below if p.suffix.lower() in EXTENSIONS and p.is_file())
+        of_class = sorted(path for path in below if path.suffix.lower() in EXTENSIONS)
         files += of_class
         targets += [target] * len(of_class)
     if not files:
@@ -83,16 +84,32 @@ def list_images(root: Path) -> tuple[Path, ...]:
     if not root.is_dir():
         raise DataError("folder", "a folder of images", str(root))
     try:
-        below = [path.relative_to(root) for path in root.rglob("*")]
-        shown = [path for path in below if not any(part.startswith(".") for part in path.parts)]
-        found = sorted(path for path in shown if path.suffix.lower() in EXTENSIONS)
-        files = tuple(root / path for path in found if (root / path).is_file())
+        shown = [path.relative_to(root) for path in _shown_below(root)]
+        files = tuple(root / path for path in sorted(shown) if path.suffix.lower() in EXTENSIONS)
     except (OSError, RecursionError) as error:  # paths that are too long or too deep
         raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
     if not files:
         raise DataError("folder", f"a folder of images ({_listed()})", f"{root}, without images")
     _warn_of_others([path for path in shown if path.suffix.lower() in _OTHERS])
     return files
+
+
+def _shown_below(root: Path) -> Iterator[Path]:
+    """List the files below a folder, also behind links, but none that is hidden; one that cannot be read is an error.
+
+    What several links lead to is listed once.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    seen = set()
+    for place, folders, files in os.walk(root, onerror=refuse, followlinks=True):
+        seen.add(os.path.realpath(place))
+        folders[:] = [f for f in folders if f[0] != "." and os.path.realpath(Path(place, f)) not in seen]
+        for name in files:
+            if name[0] != "." and (path := Path(place, name)).is_file():
+                yield path
 
 
 def _listed() -> str:
@@ -199,7 +216,8 @@ def _to_rgb(image: Any) -> Any:
 
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits, which Pillow would cut off at 255
         values = np.asarray(image, dtype=np.float64)
-        scale = 257 if values.max() > 255 else 1
+        unit = image.mode == "F" and values.max() <= 1  # brightness in 0..1
+        scale = 257 if values.max() > 255 else 1 / 255 if unit else 1
         return Image.fromarray((values / scale).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("P", "LA", "PA"):  # a palette may carry transparency
         return image.convert("RGBA").convert("RGB")
@@ -255,7 +273,7 @@ def read_images(
             if images is None:
                 images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
             if image.shape != images.shape[1:]:
-                expected = f"of one size, {list(images.shape[1:])} (data.size brings them to one)"
+                expected = f"of one size, {list(images.shape[1:])} (--size, or a recipe's data.size, makes them one)"
                 raise DataError("images", expected, f"{path}: {list(image.shape)}")
             images[place] = image
     check_unreadable(failures, len(files))
