@@ -50,6 +50,17 @@ def png(colour: str) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
+def test_a_shift_without_severities_has_one_cell_for_all(chromium: Any, tmp_path: Path) -> None:
+    """Else it would stand under severity 1, as the clean images would."""
+    page = Opened(chromium, write_audit_page(tmp_path, made())).page
+    rows = page.locator("#heat tbody tr").all()
+    spans = {
+        row.locator("th").inner_text(): [td.evaluate("td => td.colSpan") for td in row.locator("td").all()]
+        for row in rows
+    }
+    assert spans == {"clean": [2], "fog": [1, 1], "snow": [2]}
+
+
 SAMPLES = [
     Sample(true="cat", predicted="cat", confidence=0.99, right=True, png=png("green")),
     Sample(true="cat", predicted="dog", confidence=0.61, right=False, png=png("blue")),

@@ -1,4 +1,5 @@
 import io
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,26 @@ def test_without_shifts_the_table_has_one_half(tmp_path: Path) -> None:
     write_report(tmp_path, [record(method, 0, 0.1, **none) for method in ("ce", "fgr")], "t")
     assert "Mean over shifts" not in (tmp_path / "table.md").read_text()
     assert not (tmp_path / "severity.png").exists()
+
+
+@pytest.mark.parametrize("columns", [30, 50, 80, 200])
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(
+    columns: int, records: list[RunRecord], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(records)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    rows = [line.split() for line in shown.splitlines() if line.strip().startswith(("ce ", "fgr "))]
+    assert len(rows) == 4
+    assert not any("…" in word for row in rows for word in row)
+    assert ("Too narrow for" in shown) is (columns < 100)
+    assert all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_what_is_not_counted_is_said_where_methods_are_compared_alone() -> None:
+    """Two data sets, of which one is the harder: nothing is compared, and nothing left out."""
+    made = [record("ce", s, 0.2, clean=metrics(0.02, 0.9)) for s in (0, 1)]
+    made += [with_config(record("ce", s, 0.2, clean=metrics(0.02, 0.3)), data={"name": "harder"}) for s in (0, 1)]
+    assert "harder" in markdown(made)
+    assert "not counted" not in markdown(made)

@@ -66,7 +66,7 @@ class RectifiedModule(LightningModule):
         batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, int(trainer.max_steps)
         if epochs in (None, -1) or not math.isfinite(batches):
             return int(total)
-        steps = math.ceil(batches / self.accumulate) * max(int(epochs), 1)
+        steps = math.ceil(int(batches) / self.accumulate) * max(int(epochs), 1)
         return steps if most == -1 else min(steps, most)
 
     def both_losses(self, batch: Any, batch_idx: int) -> tuple[Tensor, Tensor | None]:

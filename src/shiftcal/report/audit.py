@@ -39,9 +39,9 @@ _NARROW = ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")  # wh
 _NOTE = (
     "n: images. Acc.: accuracy. says: mean confidence. ECE with its 95 % interval (metrics.ece_interval); floor: the "
     "ECE that a calibrated model with these confidences shows by chance at this n. ACE, CECE, smooth: adaptive, "
-    "classwise and smooth ECE. NLL in nats. Brier: sum over classes. AURC: area under the risk–coverage curve. 90 %: accuracy of the "
-    "90 % most confident images. APS: coverage and mean size of conformal sets made for 90 %. All but NLL, Brier and "
-    "sizes in %."
+    "classwise and smooth ECE. NLL in nats. Brier: sum over classes. AURC: area under the risk–coverage curve. 90 %: "
+    "accuracy of the 90 % most confident images. APS: coverage and mean size of conformal sets made for 90 %. All but "
+    "NLL, Brier and sizes in %."
 )
 
 

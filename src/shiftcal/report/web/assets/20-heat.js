@@ -64,7 +64,11 @@ function heatMap() {
   const columns = severities.length ? severities : [null], methods = byMethod ? [...data.methods.keys()] : [state.method];
   const titles = byMethod ? data.methods : columns.map((s) => (s === null ? metric.title : String(s)));
   const head = element("tr", {}, element("th", { scope: "col" }, severities.length ? "severity" : "test set"), ...titles.map((title) => element("th", { scope: "col" }, title)));
-  const ofSet = (index) => methods.map((method) => heatCell(index, low, high, metric, method));
+  const ofSet = (index) => methods.map((method) => {
+    const cell = heatCell(index, low, high, metric, method);
+    if (!byMethod && columns.length > 1) cell.colSpan = columns.length; // of no severity
+    return cell;
+  });
   const clean = element("tr", {}, element("th", { scope: "row" }, "clean"), ...ofSet(0));
   const rows = shiftsOf(data).map((shift) => {
     const at = (severity) => data.sets.findIndex((s) => s.kind === "shift" && s.shift === shift && s.severity === severity);
