@@ -132,7 +132,7 @@ def python_names() -> dict[str, Any]:
     names |= {"targets": targets, "main_loss": main_loss, "constraint_loss": constraint_loss}
     names |= {"optimizer": torch.optim.SGD(model.parameters(), 0.1), "normalise": lambda x: x.float() / 128 - 1}
     names |= {"loader": [(images.clone(), targets)] * 2, "micro_batches": [(images, targets)] * 2}
-    names["test_loader"] = [(images.float() / 128 - 1, targets)]
+    names["test_loader"] = names["batches"] = [(images.float() / 128 - 1, targets)]
     names["both_losses"] = lambda images, targets: losses_of(model, images, targets)
     names |= {"scaler": torch.amp.GradScaler("cpu"), "logits": model(images.float() / 128 - 1)}
     names |= {"generator": torch.Generator().manual_seed(0), "probabilities": names["logits"].softmax(-1).detach()}

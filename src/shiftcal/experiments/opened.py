@@ -80,7 +80,7 @@ def open_model(
         return _timm(name, weights)
     if not path.is_file():
         expected = "a run's directory, a checkpoint, timm/NAME, an .onnx or a .pt2 file"
-        raise wrong("MODEL", expected, name)
+        raise DataError("MODEL", expected, f"{name}, which does not exist")
     if path.suffix == ".onnx":
         return _onnx(path)
     if path.suffix == ".pt2":
