@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import operator
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 
 class ParameterError(ValueError):
@@ -175,5 +175,5 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
 
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise unless a value is an integer of some least size; NumPy's are."""
-    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or operator.index(value) < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise wrong(name, f"an integer of at least {least}", value)

@@ -29,7 +29,7 @@ def check_rows(name: str, rows: Tensor) -> None:
 def check_indices(targets: Tensor, size: int) -> None:
     """Raise unless targets are `size` integers."""
     check_tensor("targets", targets)
-    if targets.is_floating_point() and targets.ndim == 2:
+    if targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] > 1:
         expected = "integer class indices (of mixed images: augment.mixup_loss, which takes both classes)"
         raise wrong("targets", expected, f"{targets.dtype} {list(targets.shape)}, shares of classes it seems")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:

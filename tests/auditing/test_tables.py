@@ -255,6 +255,10 @@ def test_targets_may_be_names_where_the_columns_have_some(tmp_path: Path) -> Non
             read_predictions([file])
         with pytest.raises(ValueError, match=r"names of the 3 of --classes.* with 'cow'`. Did you mean 'cows'"):
             read_predictions([file], ["cat", "cows", "dog"])
+    odd = csv(tmp_path / "odd.csv", {"target": [0, 1, "x"], **logits(Z[:3])})
+    for classes in ([], ["cat", "cow", "dog"]):
+        with pytest.raises(ValueError, match=r"class indices in target.* with 'x'"):
+            read_predictions([odd], classes)
     (tmp_path / "names.txt").write_text("cat\ncow\ndog\n")
     words = ["audit", "--predictions", str(table), "--classes", str(tmp_path / "names.txt")]
     answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])

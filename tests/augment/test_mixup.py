@@ -55,6 +55,10 @@ def test_bad_input() -> None:
     y = torch.arange(3)
     with pytest.raises(ValueError, match=r"`targets` should be integer class indices .*mixup_loss.*shares of classes"):
         losses.cross_entropy(torch.zeros(3, 4), torch.full((3, 4), 0.25))
+    with pytest.raises(
+        ValueError, match=r"`targets` should be integer class indices\. Found `targets = torch.float32`"
+    ):
+        losses.cross_entropy(torch.zeros(3, 4), torch.zeros(3, 1))
     with pytest.raises(ValueError, match=r"`partners` should be of shape \[3\], one per target"):
         mixup_loss(losses.cross_entropy, torch.zeros(3, 4), y, y[:2], torch.tensor(0.5))
     with pytest.raises(ValueError, match=r"`share` should be one number for the batch. Found `share = \[3\]`"):

@@ -399,7 +399,9 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_the_place_to_write(
     monkeypatch.setattr(Path, "read_text", refuse)
     answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a")])
     assert answer.exit_code == 2
-    assert f"`file` should be one that can be read. Found `file = {names}: Permission denied`" in answer.stderr
+    assert (
+        f"`file` should be one that can be read or written. Found `file = {names}: Permission denied`" in answer.stderr
+    )
 
 
 def test_bad_models_and_places_are_one_line(checkpoint: Path, tmp_path: Path) -> None:

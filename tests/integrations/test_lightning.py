@@ -277,7 +277,7 @@ def test_an_audit_that_cannot_be_is_told_before_training(splits: tuple[MemorySpl
     module = Classifier()
     before = toy.flat(module)
     trainer = Trainer(max_epochs=1, callbacks=[AuditCallback(images, preprocess, classes=tuple("abcdefghi"))], **QUIET)
-    with pytest.raises(ValueError, match="`classes` should be 8 names, one for each of the model's outputs"):
+    with pytest.raises(ValueError, match=r"an output for each of the 9 classes\. Found `model = 8 outputs"):
         trainer.fit(module, DataLoader(list(zip(*images, strict=True)), 32))
     assert torch.equal(toy.flat(module), before)
 
@@ -294,3 +294,13 @@ def test_steps_of_the_optimiser_are_known_before_the_fit(batches: int, accumulat
     trainer = Trainer(max_epochs=3, max_steps=most, **QUIET)
     trainer.fit(module, DataLoader(toy.data(), len(toy.data()) // batches))
     assert module.planned == trainer.global_step == steps
+
+
+def test_steps_without_an_end_are_asked_for() -> None:
+    class Planned(Net):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.lr_scheduler.CosineAnnealingLR(super().configure_optimizers(), self.optimizer_steps)
+
+    trainer = Trainer(max_epochs=-1, max_time={"seconds": 60}, **QUIET)
+    with pytest.raises(ValueError, match="`max_steps` should be given"):
+        trainer.fit(Planned(), DataLoader(toy.data(), 8))

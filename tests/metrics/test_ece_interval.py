@@ -106,13 +106,35 @@ def test_no_mistakes_are_no_proof(sure: float, n: int) -> None:
     assert ece_interval(p, torch.ones(n, dtype=torch.int64)).low > 0.6 * sure, "all wrong"
 
 
-def test_rounding_is_no_error() -> None:
-    """Right as often as it says, up to the last digits of a sum."""
-    p = torch.tensor([[0.9, 0.1]] * 1000, dtype=torch.float64)
-    value, low, high = ece_interval(p, (torch.arange(1000) >= 900).long())
-    assert value < 1e-12
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("more", [0, 10])
+def test_rounding_is_no_error(dtype: torch.dtype, more: int) -> None:
+    """Right as often as it says, up to the last digits of a sum; or but for a few, in another bin."""
+    p = torch.tensor([[0.9, 0.1]] * 1000 + [[0.6, 0.4]] * more, dtype=dtype)
+    y = torch.cat([(torch.arange(1000) >= 900).long(), torch.arange(more) % 2])
+    value, low, high = ece_interval(p, y)
+    assert value == pytest.approx(0.1 * more / 1010, abs=1e-7)
     assert low == 0
     assert high == pytest.approx(2.6 * 0.3 / 1000**0.5, rel=0.2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_one_image_a_bin_says_nothing(n: int) -> None:
+    sure = torch.linspace(0.55, 0.99, n, dtype=torch.float64)
+    p = torch.stack([sure, 1 - sure], 1)
+    for y in (torch.zeros(n, dtype=torch.int64), torch.arange(n) % 2):
+        _, low, high = ece_interval(p, y)
+        assert low == 0
+        assert high > 0.8
+
+
+def test_noise_that_is_not_symmetric_is_tried_both_ways() -> None:
+    """One mistake of a sure model: that it says too much, or too little, are different suppositions."""
+    noise = torch.tensor([[-0.001]] * 95 + [[0.02]] * 5, dtype=torch.float64)
+    observed = torch.tensor([-0.01], dtype=torch.float64)
+    alone = float(interval_of_mean_ece([Gaps(observed, noise)]).high)
+    assert alone == pytest.approx(float(interval_of_mean_ece([Gaps(-observed, noise)]).high))
+    assert alone == pytest.approx(0.03, abs=1e-3), "|−0.03 + 0.02| is 0.01"
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Weights from files."""
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -93,11 +95,12 @@ def test_what_else_a_file_holds_is_named(tmp_path: Path) -> None:
         read_weights(tmp_path / "lfs.pt")
 
 
-def test_names_of_another_model_are_shown(tmp_path: Path) -> None:
-    torch.save(
-        {"a.w": torch.zeros(2), "b.w": torch.zeros(2), "c.w": torch.zeros(2), "d.w": torch.zeros(2)}, tmp_path / "w"
-    )
-    with pytest.raises(ValueError, match=r"is missing; .* more; it has a\.w, b\.w, c\.w"):
+@pytest.mark.parametrize("names", ["abcd", ["features.a", "features.b", "features.c", "features.d"]])
+def test_names_of_another_model_are_shown(names: Sequence[str], tmp_path: Path) -> None:
+    """As they are in the file, also where all of them have a prefix."""
+    torch.save({f"{name}.w": torch.zeros(2) for name in names}, tmp_path / "w")
+    shown = ", ".join(f"{name}.w" for name in names[:3])
+    with pytest.raises(ValueError, match=rf"is missing; .* more; it has {re.escape(shown)}"):
         load_weights(tmp_path / "w", build("small", 5))
 
 

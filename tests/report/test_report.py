@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_audits import made
 from made_records import BINS, metrics, record
 from PIL import Image
 
 from shiftcal.experiments.grid import REPORT_FILES
 from shiftcal.methods import METHODS
 from shiftcal.records import SELECTION, Bins, RunRecord
+from shiftcal.report.audit import print_audit
 from shiftcal.report.choose import pooled
 from shiftcal.report.figures import _curve, colour_of, reliability_figure
 from shiftcal.report.page import write_report
@@ -220,6 +222,17 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(
     assert not any("…" in word for row in rows for word in row)
     assert ("Too narrow for" in shown) is (columns < 100)
     assert all(len(row) == len(rows[0]) for row in rows)
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_narrow_terminal_is_told_what_an_audit_has_more(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_audit(made())
+    shown = capsys.readouterr().out
+    assert ("Too narrow for" in shown) is (columns == 60)
+    assert ("90 %" in shown.partition("Too narrow")[0]) is (columns == 200)
 
 
 def test_what_is_not_counted_is_said_where_methods_are_compared_alone() -> None:

@@ -124,6 +124,29 @@ def test_statistics_of_frozen_layers_stay(all_frozen: bool, resumed: bool) -> No
     assert (averaged[2].running_mean.tolist() == [7] * 4) is all_frozen
 
 
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_without_a_step_layers_tell_by_their_mode_what_is_frozen(evaluated: bool) -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 5)).train()
+    model[0].eval().running_mean.fill_(7)
+    model.training = not evaluated  # a whole model in evaluation mode was put there to be evaluated
+    averaged = WeightAverage(model).averaged(model, [torch.randn(16, 3, 8, 8)])
+    assert (averaged[0].running_mean.tolist() == [7] * 3) is not evaluated
+
+
+def test_a_state_with_other_layers_changes_nothing() -> None:
+    """The same parameters, but a layer of statistics more."""
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+    average, other = WeightAverage(model), WeightAverage(nn.Sequential(model[0], nn.Identity(), model[2]))
+    average.update()
+    with torch.no_grad():
+        model[2].weight.add_(1)
+    other.update()
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=r"`state` should be with 1 batch-norm layers\. Found `state = 2`"):
+        other.load_state_dict(average.state_dict())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+
+
 def test_half_precision_has_means_that_move() -> None:
     model = nn.Linear(1, 1, bias=False).bfloat16()
     average = WeightAverage(model, 0.999)

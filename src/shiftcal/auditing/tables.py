@@ -183,9 +183,10 @@ def _indices(targets: Array, classes: Sequence[str], file: Path) -> Array:
     if not classes:
         expected = "class indices in target (or --classes FILE, which names the columns in order)"
     place = {name: index for index, name in enumerate(classes)}
-    strange = next((name for name in map(str, targets) if name not in place), None)
-    if strange is not None:
-        raise DataError("predictions", expected, f"{file} with {strange!r}", did_you_mean(strange, place))
+    strange = [name for name in map(str, targets) if name not in place]
+    if strange:
+        odd = next((name for name in strange if not _is_number(name)), strange[0])
+        raise DataError("predictions", expected, f"{file} with {odd!r}", did_you_mean(odd, place))
     return np.array([place[str(name)] for name in targets], dtype=np.int64)
 
 

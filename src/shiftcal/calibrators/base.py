@@ -74,8 +74,8 @@ class Calibrator(nn.Module, ABC):
         odd = [name for name in state if name not in self._keys and not re.fullmatch(self._more, name)]
         if state and (odd or not set(self._keys) <= set(state)):
             raise wrong("state", f"that of {type(self).__name__}, with {', '.join(self._keys)}", sorted(state))
-        if state or not rest[1]:  # strict: what was fitted stays, and torch tells what is missing
-            self._set(state)  # one that was not fitted has none
+        if state:  # one that was not fitted has none: what is fitted here stays, and torch tells what is missing
+            self._set(state)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _set(self, state: dict[str, Tensor]) -> None:

@@ -142,7 +142,7 @@ def errors_in_one_line(
         fail(str(error), 1)
     except OSError as error:
         if (place := _elsewhere(error, out)) is not None:
-            fail(str(wrong("file", "one that can be read", f"{place}: {error.strerror}")), 2)
+            fail(str(wrong("file", "one that can be read or written", f"{place}: {error.strerror}")), code)
         fail(str(wrong("out", "a directory with room that can be written", f"{out}: {error}")), code)
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code not in (143, 129):  # SIGTERM, SIGHUP: after a checkpoint

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shiftcal._errors import check_count, unknown, wrong
 from shiftcal.auditing.audit import Images, audit
 from shiftcal.auditing.grid import ShiftGrid
-from shiftcal.auditing.predictors import tensor_of
+from shiftcal.auditing.predictors import check_logits, tensor_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import MemorySplit
 from shiftcal.evaluation import predict
@@ -23,6 +23,7 @@ from shiftcal.records.audit import AUDIT, AuditRecord, ModelSeen, write_audit
 from shiftcal.report.audit import write_audit_page
 
 Moment = Literal["fit", "validation", "test"]
+_FIRST = 8  # images, which tell what the model returns
 
 
 class AuditCallback(Callback):
@@ -76,12 +77,10 @@ class AuditCallback(Callback):
         self._validations = 0
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Look at the logits of one image: an audit that cannot be is told before training, not after it."""
-        first = self.images.test.take(torch.arange(len(self.images.test)) < 1)
+        """Look at some logits: an audit that cannot be is told before training, not after it."""
+        first = self.images.test.take(torch.arange(len(self.images.test)) < _FIRST)
         logits = predict(_AsInTraining(pl_module, trainer.precision_plugin), first, self.preprocess).logits
-        if logits.shape[1] != len(self.images.classes):
-            expected = f"{logits.shape[1]} names, one for each of the model's outputs"
-            raise wrong("classes", expected, f"{len(self.images.classes)}: {', '.join(self.images.classes[:5])}, …")
+        check_logits(pl_module, logits, len(self.images.classes))
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Audit at every so many validations."""

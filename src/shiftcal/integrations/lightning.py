@@ -62,10 +62,12 @@ class RectifiedModule(LightningModule):
         """
         check_count("accumulate", self.accumulate)
         trainer = self.trainer
-        total = trainer.estimated_stepping_batches  # this loads the data, whose number of batches is known then
+        _ = trainer.estimated_stepping_batches  # this loads the data, whose number of batches is known then
         batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, int(trainer.max_steps)
         if epochs in (None, -1) or not math.isfinite(batches):
-            return int(total)
+            if most == -1:
+                raise wrong("max_steps", "given, where nothing else says how long training takes", most)
+            return most
         steps = math.ceil(int(batches) / self.accumulate) * max(int(epochs), 1)
         return steps if most == -1 else min(steps, most)
 

@@ -20,7 +20,6 @@ _AT_ONCE = 50  # sets of samples
 _KEPT = 100_000  # samples, of which draws are kept
 _HALVINGS = 40
 _FARTHEST = 1e6
-_ROUNDING = 1e-9
 
 
 class Gaps(NamedTuple):
@@ -28,7 +27,8 @@ class Gaps(NamedTuple):
 
     Attributes:
         observed: Σ_i∈bin (hit_i − confidence_i) / n: the absolute values sum to the ECE.
-        noise: What sets of n samples drawn with replacement have more.
+        noise: What sets of n samples drawn with replacement have more, or, where that moves more, what chance adds to a
+            model that is right as often as it says.
     """
 
     observed: Float[Tensor, " bins"]
@@ -50,11 +50,11 @@ def ece_interval(
     An ECE is a sum of absolute values, so that chance raises it, and most where there is little error: the
     bootstrap's interval leaves out the truth, 0, for half of the calibrated models. Here a test is inverted. Suppose
     that the true gaps of the bins are δ, add the noise of resampled sets, and see whether the ECE that was observed
-    lies among those that come out. The δ that are tried are the observed gaps, each moved towards 0 by a multiple of
-    its standard error until none is left, and all of them enlarged by one factor. The interval reaches down to 0
+    lies among those that come out. The δ that are tried are the observed gaps, each moved by one multiple of its
+    standard error: towards 0 until none is left, and away from it. The interval reaches down to 0
     where chance alone explains the ECE, and it contains the ECE. An ECE below the median of chance is taken for the
-    median: good luck shows no more than that. Bins without mistakes, which resampling leaves as they are, get the
-    noise of one mistake at least. Measured: benchmarks/intervals.py.
+    median: good luck shows no more than that. Bins have the noise at least of a model that is right as often as it
+    says and makes one mistake: resampling leaves bins without mistakes as they are. Measured: benchmarks/intervals.py.
 
     Args:
         probabilities: Rows that sum to 1; their largest entries count.
@@ -102,7 +102,7 @@ def gaps_of(
     by_bin = torch.zeros(n, bins, dtype=torch.float64).scatter_(1, index[:, None], 1.0)
     observed, excess = sum_at(index, gap, bins) / n, by_bin * gap[:, None]
     noise = torch.cat([counts.double() @ excess for counts in _draws_of(n, resamples, seed)]) / n - observed
-    # Resampling a bin without mistakes makes none. There, noise is that of a model that is right as often as it says,
+    # Resampling a bin without mistakes makes none. Noise is at least that of a model that is right as often as it says,
     # but makes one mistake: none in n is not yet a rate of 0.
     mistakes = sum_at(index, 1 - confidence, bins)
     missing = ((1 - mistakes).clamp(min=0) / by_bin.sum(0).clamp(min=1))[index]
@@ -139,11 +139,11 @@ def interval_of_mean_ece(sets: Sequence[Gaps], level: float = 0.95) -> Interval:
     observed = torch.stack([gaps.observed for gaps in sets]).double().cpu()
     noise = torch.stack([gaps.noise for gaps in sets]).double().cpu()
     value, error = float(observed.abs().sum()) / len(sets), noise.std(1)
-    direction = observed if value > _ROUNDING else error
+    sign = torch.where(observed < 0, -1.0, 1.0)
 
     def supposed(x: float) -> Tensor:
         """Return true gaps: the observed ones at 0, none left far below it, larger ones above it."""
-        return observed + x * direction if x > 0 else observed.sign() * (observed.abs() + x * error).clamp(min=0)
+        return sign * (observed.abs() + x * error).clamp(min=0)
 
     def seen(x: float, tail: float, way: int = 1) -> float:
         """Return a quantile of the ECE that would be seen if `supposed(x)` were true, or all of it the other way."""
@@ -157,15 +157,14 @@ def interval_of_mean_ece(sets: Sequence[Gaps], level: float = 0.95) -> Interval:
 
     moved = error > 0  # a bin without noise keeps its gap
     none = -float((observed[moved].abs() / error[moved]).max()) if bool(moved.any()) else 0.0
-    low = end((1 + level) / 2, value)
+    chance = float(supposed(none).abs().sum()) / len(sets)
+    low = end((1 + level) / 2, value) if seen(none, (1 + level) / 2) < value else chance
     high = max(end((1 - level) / 2, max(value, seen(none, 0.5)), way) for way in (1, -1))
     return Interval(value, min(low, value), min(max(high, value), 1.0))
 
 
 def _crossing(rising: Callable[[float], float], value: float, start: float) -> float:
-    """Find where a rising function reaches a value: at the start, or at a place above it."""
-    if rising(start) >= value:
-        return start
+    """Find where a rising function reaches a value, above the start."""
     end = 1.0
     while rising(end) < value and end < _FARTHEST:
         end *= 2

@@ -62,12 +62,13 @@ def class_metadata(classes: Sequence[str]) -> dict[str, str]:
 
 def without_wrapper(tensors: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
     """Take off the prefixes that wrappers put before every name, unless the model's own names begin with them."""
-    while tensors and not any(name in names for name in tensors):
-        prefix = next(iter(tensors)).partition(".")[0] + "."
-        if not all(name.startswith(prefix) and name != prefix for name in tensors):
-            break
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    return tensors
+    bare = tensors
+    while bare and not any(name in names for name in bare):
+        prefix = next(iter(bare)).partition(".")[0] + "."
+        if not all(name.startswith(prefix) and name != prefix for name in bare):
+            return tensors  # whose names are none of the model's
+        bare = {name.removeprefix(prefix): tensor for name, tensor in bare.items()}
+    return bare
 
 
 def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -> None:

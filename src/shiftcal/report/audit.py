@@ -10,7 +10,7 @@ from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
-from shiftcal.report.terminal import fitting
+from shiftcal.report.terminal import fitting, tell_left_out
 from shiftcal.report.text import for_markdown, for_terminal, markdown_table
 from shiftcal.report.web.data import page_data
 from shiftcal.report.web.entries import counted, machine_of, of_audit
@@ -110,13 +110,13 @@ def print_audit(record: AuditRecord) -> None:
     """Print the audit on the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
 
     console = Console()
     shown = [k for k, name in enumerate(_HEAD) if name in _NARROW]
 
-    def table_of(count: int) -> Table:
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    def table_of(count: int) -> Grid:
+        table = Grid(box=SIMPLE_HEAD, padding=(0, 1))
         for k in shown[:count]:
             table.add_column(_HEAD[k], justify="right" if k else "left", no_wrap=True)
         for row in rows_of(record):
@@ -124,8 +124,10 @@ def print_audit(record: AuditRecord) -> None:
             table.add_row(*(for_terminal(texts[k]) for k in shown[:count]))
         return table
 
-    console.print(table_of(fitting(console, len(shown), table_of)))
-    tried = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    count = fitting(console, len(shown), table_of)
+    console.print(table_of(count))
+    tell_left_out(console, [_HEAD[k] for k in shown[count:]])
+    tried = Grid(box=SIMPLE_HEAD, padding=(0, 1))
     for name, side in (("calibrator", "left"), ("clean ECE", "right"), ("shifted ECE", "right"), ("", "left")):
         tried.add_column(name, justify=side)  # type: ignore[arg-type]
     for texts in _calibrators(record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,8 +40,7 @@ def print_table(records: list[RunRecord]) -> None:
     count = min((fitting(console, len(columns), partial(grid_of, table)) for table in tables), default=0)
     for table in tables:
         console.print(grid_of(table, count))
-    if left_out := [column[0] for column in columns[count:]]:
-        console.print(f"Too narrow for {', '.join(left_out)}: the report has them.", style="dim")
+    tell_left_out(console, [column[0] for column in columns[count:]])
     console.print(caption_in(tables), style="dim")
 
 
@@ -51,3 +50,9 @@ def fitting(console: Console, count: int, grid_of: Callable[[int], Grid]) -> int
     while count > 1 and grid_of(count).__rich_measure__(console, wide).maximum > console.width:
         count -= 1
     return count
+
+
+def tell_left_out(console: Console, columns: Sequence[str]) -> None:
+    """Print which columns a terminal has no room for."""
+    if columns:
+        console.print(f"Too narrow for {', '.join(columns)}: the report has them.", style="dim")

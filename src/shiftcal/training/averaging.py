@@ -64,12 +64,14 @@ class WeightAverage:
         missing = [name for name in ("steps", *self._names) if name not in state]
         if missing:
             raise wrong("state", "that of an average of the same parameters", f"one without {_some(missing)}")
+        if _TRAINED in state and len(state[_TRAINED]) != len(self._layers):  # earlier versions did not keep it
+            raise wrong("state", f"with {len(self._layers)} batch-norm layers", len(state[_TRAINED]))
         self._steps.copy_(state["steps"])
         for name, mean in zip(self._names, self._means, strict=True):
             if mean.shape != state[name].shape:
                 raise wrong("state", f"with {name} of shape {list(mean.shape)}", list(state[name].shape))
             mean.copy_(state[name])
-        if _TRAINED in state:  # earlier versions did not keep it
+        if _TRAINED in state:
             flags = zip(self._layers, state[_TRAINED].tolist(), strict=True)
             self._trained = {name for name, trained in flags if trained}
 

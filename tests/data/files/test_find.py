@@ -58,6 +58,9 @@ def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "deep" / "up").symlink_to(tmp_path / "elsewhere")
     assert sorted(path.name for path in find_images(tmp_path / "data").files) == ["1.png", "1.png", "2.png", "3.png"]
     assert len(list_images(tmp_path / "data")) == 4
+    (tmp_path / "data" / "cat" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "dog" / "itself").symlink_to(tmp_path / "data" / "dog")
+    assert len(find_images(tmp_path / "data").files) == len(list_images(tmp_path / "data")) == 4
 
 
 def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,12 @@ def _shown_below(root: Path) -> Iterator[Path]:
 
     seen = set()
     for place, folders, files in os.walk(root, onerror=refuse, followlinks=True):
-        seen.add(os.path.realpath(place))
-        folders[:] = [f for f in folders if f[0] != "." and os.path.realpath(Path(place, f)) not in seen]
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name[0] != ".")
         for name in files:
             if name[0] != "." and (path := Path(place, name)).is_file():
                 yield path
