@@ -196,7 +196,7 @@ def test_a_folder_of_one_tree(tmp_path: Path) -> None:
     assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (48, 6, 6)
     assert loaded.validation.targets.bincount().tolist() == [3, 3]
     Image.new("RGB", (99, 77)).save(tmp_path / "kind0" / "odd.png")
-    with pytest.raises(ValueError, match=r"`images` should be of one size, .* .data.size, makes them one"):
+    with pytest.raises(ValueError, match=r"`images` should be of one size, .*data\.size, makes them one"):
         data.load("folder", root=tmp_path, progress=False)
 
 
