@@ -4,6 +4,7 @@ import io
 import math
 import zipfile
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from shiftcal.report.figures import (
     severity,
     strips,
     temperature,
+    tradeoff,
     training,
     wasserstein,
 )
@@ -256,6 +258,39 @@ def test_heat_maps_have_rows_of_ratios_and_columns_of_qualities() -> None:
         heat.heat_data([*made, record("ce", 0, 0.1)])
 
 
+def at(method: str, seed: int, accuracy: float, ece: float) -> RunRecord:
+    """A record with the same accuracy and ECE under shift, and one point better in both on clean images."""
+    return record(method, seed, ece, clean=metrics(ece - 0.01, accuracy + 0.01), shifted=metrics(ece, accuracy))
+
+
+def test_a_tradeoff_has_a_point_for_each_method() -> None:
+    made = [at("fgr", 0, 0.8, 0.1), at("ce", 0, 0.7, 0.2), at("fgr", 1, 0.84, 0.06)]
+    points = tradeoff.tradeoff_data(made)
+    assert [(p.method, p.part) for p in points] == [(m, p) for p in ("clean", "shifted") for m in ("ce", "fgr")]
+    assert points[1].place == pytest.approx((83, 7))
+    assert points[3].place == pytest.approx((82, 8))
+    assert points[3].spread == pytest.approx((math.sqrt(8), math.sqrt(8)))
+    assert points[2].spread == (0, 0)
+    alone = tradeoff.tradeoff_data([record("ce", 0, 0.1, shifted=None, shifts=[])])
+    assert [p.part for p in alone] == ["clean"]
+
+
+def test_the_frontier_is_of_methods_that_none_dominates() -> None:
+    places = {"ce": (70, 20), "dfl": (70, 12), "fgr": (80, 8), "mixup": (75, 8), "ls": (82, 9), "augmix": (60, 7)}
+    points = [tradeoff.Point(m, "shifted", (x,), (y,)) for m, (x, y) in places.items()]
+    assert [p.method for p in tradeoff.frontier(points)] == ["ls", "fgr", "augmix"]
+
+
+def test_names_of_points_that_lie_together_do_not() -> None:
+    names = ["ce", "dfl", "fgr", "mixup", "weighted-sum", "filter-only"]
+    made = [at(m, 0, 0.8 + k / 1e4, 0.1) for k, m in enumerate(names)] + [at("ls", 0, 0.6, 0.2)]
+    figure = tradeoff.draw_tradeoff(tradeoff.tradeoff_data(made))
+    for axis in figure.axes:
+        found = [text.get_window_extent() for text in axis.texts if text.get_text()]
+        assert len(found) == 7
+        assert not any(one.overlaps(other) for one, other in combinations(found, 2))
+
+
 def test_risk_rises_from_the_surest_step() -> None:
     histogram = {"right": [1, 0, 3, 4], "wrong": [3, 0, 1, 0]}
     shifts = [{"shift": "fog", "severity": k, **metrics(0.1), "histogram": histogram} for k in (1, 2)]
@@ -456,6 +491,7 @@ def drawings() -> dict[str, Callable[[list[RunRecord]], Any]]:
     counted = [record("ce", 0, 0.1, clean=metrics(0.1) | {"histogram": histogram}, shifts=[])]
     binned = [record("ce", 0, 0.1, clean=with_bins(0.1, 0.2), shifts=[])]
     return {
+        "tradeoff": lambda r: tradeoff.draw_tradeoff(tradeoff.tradeoff_data(r)),
         "boxes": lambda r: boxes.draw_boxes(boxes.box_data(r)),
         "reliability": lambda r: reliability.draw_reliability(reliability.reliability_data(r)),
         "severity": lambda r: severity.draw_severity(severity.severity_data(r)),
@@ -500,7 +536,7 @@ def test_figures_are_the_same_file_every_time(kind: str, start: bytes, tmp_path:
 
 def test_labels_from_elsewhere_are_no_formulas(records: list[RunRecord]) -> None:
     strange = [r.model_copy(update={"method": f"$x_{r.method}$"}) for r in records]
-    for draw in (drawings()[name] for name in ("boxes", "reliability", "severity", "training")):
+    for draw in (drawings()[name] for name in ("tradeoff", "boxes", "reliability", "severity", "training")):
         assert bytes_of(draw(strange))
 
 

@@ -30,7 +30,12 @@ from shiftcal.report.web.data import packed
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10" / "seeds"
 SELECTS = {"heat": ["method", "minus", "metric", "seed", "calibrator"], "severity": ["metric", "calibrator"]}
-SELECTS |= {"reliability": ["test set"], "risk": ["images"], "classes": ["method", "images"]}
+SELECTS |= {
+    "tradeoff": ["calibrator"],
+    "reliability": ["test set"],
+    "risk": ["images"],
+    "classes": ["method", "images"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +159,28 @@ def test_heat_map_has_the_records_numbers(opened: Opened, records: list[RunRecor
     expected = mean(records, "dfl+views", "contrast", 1, "clean/nll")
     cell = opened.page.locator('#heat button[aria-label^="contrast 1:"]')
     assert float(cell.inner_text()) == pytest.approx(expected, abs=6e-4)
+
+
+def test_points_have_the_tables_numbers(opened: Opened, records: list[RunRecord]) -> None:
+    own = [r.evaluation.shifted for r in records if r.method == "fgr"]
+    points = opened.page.locator("#tradeoff circle title")
+    assert points.count() == 2 * len({r.method for r in records}), "clean and shifted, those that the legend hides too"
+    accuracy, ece = (100 * statistics.fmean(mean.value(key) for mean in own) for key in ("accuracy", "ece"))
+    assert f"fgr: right {accuracy:.1f} %, ECE {ece:.2f} %" in points.all_text_contents()
+    choose(opened, "tradeoff", "calibrator", "after temperature, fitted on clean validation images")
+    scaled = 100 * statistics.fmean(mean.value("clean/ece") for mean in own)
+    assert f"fgr: right {accuracy:.1f} %, ECE {scaled:.2f} %" in points.all_text_contents()
+
+
+def test_the_best_point_is_at_the_bottom_right(opened: Opened) -> None:
+    picture = opened.page.locator("#tradeoff svg").last
+    names = opened.page.locator("#heat label").first.locator("option").all_inner_texts()
+    places = picture.locator("circle").evaluate_all(
+        "(all) => all.map((c) => [c.dataset.method, c.cx.baseVal.value, c.cy.baseVal.value])"
+    )
+    found = {names[int(method)]: (x, y) for method, x, y in places}
+    assert found["fgr+views"][0] > found["fgr"][0] > found["ce"][0]
+    assert found["fgr+views"][1] > found["fgr"][1] > found["ce"][1]
 
 
 def test_without_severities_methods_stand_side_by_side(chromium: Any, tmp_path: Path) -> None:
@@ -353,7 +380,7 @@ def test_what_is_not_there_has_no_section(chromium: Any, tmp_path: Path) -> None
     path = write_report(tmp_path, [record("ce", 0, 0.1, history=[], **none)], "t")
     found = Opened(chromium, path)
     assert found.page.locator("nav a").all_inner_texts() == ["Table", "Shifts", "Details"]
-    for hidden in ("curves", "spread", "coverage", "classwise", "samples", "history"):
+    for hidden in ("overview", "curves", "spread", "coverage", "classwise", "samples", "history"):
         assert not found.page.locator(f"#{hidden}").is_visible()
     assert found.errors == []
 

@@ -23,6 +23,7 @@ from shiftcal.report.figures import (
     sensitivity,
     strips,
     temperature,
+    tradeoff,
     training,
     wasserstein,
 )
@@ -175,6 +176,13 @@ _JOINT = (
 _RECORDS = "records of runs with shifts"
 
 _ALL = (
+    Study(
+        "tradeoff",
+        "accuracy against ECE, clean and under shift: a point for each method, and the frontier",
+        "records of runs",
+        _GRID,
+        _simple("tradeoff", tradeoff.tradeoff_data, tradeoff.draw_tradeoff),
+    ),
     Study(
         "boxes",
         "accuracy and ECE by severity, a box over the shifts for each method (figure AccECE)",

@@ -14,6 +14,7 @@ from shiftcal.report.web.data import as_json
 from shiftcal.report.web.words import Number
 
 # Sections by id: the title in the navigation, the heading, and the places in it that the script draws into.
+OVERVIEW = ("overview", "Accuracy and ECE", "Accuracy against calibration error", ("tradeoff",))
 SECTIONS = (
     ("shifts", "Shifts", "Where it breaks", ("heat", "reliability")),
     ("curves", "Severity", "By severity", ("severity",)),
@@ -84,13 +85,14 @@ class Page:
 def written(page: Page) -> str:
     """Write the page."""
     title = _escaped(page.title)
-    links = "".join(f'<a href="#{name}">{words}</a>' for name, words, _, _ in (("table", "Table", "", ()), *SECTIONS))
+    parts = (OVERVIEW, ("table", "Table", "", ()), *SECTIONS)
+    links = "".join(f'<a href="#{name}">{words}</a>' for name, words, _, _ in parts)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_asset('style.css')}</style></head><body>"
         f'<header><h1>{title}</h1><p class="note">{_escaped(page.subtitle)}</p>{_first_screen(page)}</header>'
-        f'<nav aria-label="Sections">{links}</nav><main>{_tables(page)}'
+        f'<nav aria-label="Sections">{links}</nav><main>{_section(OVERVIEW)}{_tables(page)}'
         f"{''.join(map(_section, SECTIONS))}{_left_out(page.left_out)}"
         "<noscript><p>The pictures are drawn by a script, which this browser does not run.</p></noscript>"
         f'</main><script type="application/json" id="data">{as_json(page.data)}</script>'
