@@ -235,11 +235,13 @@ def test_rounded_probabilities_are_taken(tmp_path: Path) -> None:
     target, rounded = exact.argmax(1), exact.round(3)
     assert np.abs(rounded.sum(1) - 1).max() > 2e-3
     np.savez(tmp_path / "p.npz", target=target, probabilities=rounded)
-    with pytest.warns(UserWarning, match=r"sum to 1 within .*, as rounded ones do; each is divided by its sum"):
+    with pytest.warns(UserWarning, match=r"sum to 1 within .*, as rounded ones do; those that are off by more"):
         sets = read_predictions([tmp_path / "p.npz"])
     found = sets.clean.probabilities.numpy()
-    np.testing.assert_allclose(found.sum(1), 1, atol=1e-9)
-    np.testing.assert_allclose(found, rounded / rounded.sum(1, keepdims=True), atol=1e-9)
+    far = np.abs(rounded.sum(1) - 1) > 1e-3 + 1e-6
+    assert 0 < far.sum() < len(far)
+    np.testing.assert_allclose(found[far], rounded[far] / rounded[far].sum(1, keepdims=True), atol=1e-9)
+    assert np.array_equal(found[~far], rounded[~far]), "what lies on an edge of a bin stays there"
     np.savez(tmp_path / "p.npz", target=target, probabilities=0.97 * exact)
     with pytest.raises(ValueError, match="rows that sum to 1"):
         read_predictions([tmp_path / "p.npz"])
@@ -249,7 +251,8 @@ def test_targets_may_be_names_where_the_columns_have_some(tmp_path: Path) -> Non
     names = np.array(["cat", "cow", "dog"])
     table = csv(tmp_path / "p.csv", {"target": names[Y].tolist(), **logits()})
     np.savez(tmp_path / "p.npz", target=names[Y], logits=Z)
-    for file in (table, tmp_path / "p.npz"):
+    np.savez(tmp_path / "bytes.npz", target=names[Y].astype("S"), logits=Z)
+    for file in (table, tmp_path / "p.npz", tmp_path / "bytes.npz"):
         assert read_predictions([file], names.tolist()).clean.targets.tolist() == Y.tolist()
         with pytest.raises(ValueError, match=r"class indices in target \(or --classes FILE"):
             read_predictions([file])

@@ -441,6 +441,18 @@ def test_a_calibrator_of_a_table_knows_what_the_table_held(place: Path, tmp_path
     assert (code, "VectorScaling fitted on probabilities" in stderr) == (2, True)
 
 
+def test_a_finished_audit_of_a_table_with_names_is_calibrated(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("cat\ncow\ndog\n")
+    rng = np.random.default_rng(0)
+    target, split = np.array(["cat", "cow", "dog"])[rng.integers(3, size=300)], np.arange(300) < 200
+    logits, split = rng.normal(size=(300, 3)), np.where(split, "validation", "test")
+    np.savez(tmp_path / "t.npz", target=target, logits=logits, split=split)
+    words = ["audit", "--predictions", tmp_path / "t.npz", "--classes", tmp_path / "names.txt", "--out", tmp_path / "a"]
+    done(*words)
+    done(*words, "--calibrate", "vector")
+    assert (tmp_path / "a" / "calibrator.safetensors").is_file()
+
+
 def test_a_disagreeing_export_fails_with_code_1(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shiftcal.auditing import export
 

@@ -107,7 +107,15 @@ def test_test_images_may_lack_classes_that_others_have(named: Path, tmp_path: Pa
 def test_an_accuracy_of_chance_is_told(checkpoint: Path, tmp_path: Path) -> None:
     record = audit_model(wanted(checkpoint, pictures(tmp_path / "all")), tmp_path / "audit", progress=False)
     assert record.clean.accuracy < 0.5, "the network was never trained"
-    assert any("hardly more than by chance: are its classes others" in warning for warning in record.warnings)
+    assert any("hardly more than by chance: does it know other classes" in warning for warning in record.warnings)
+
+
+def test_a_shift_brings_no_classes_to_a_model_that_names_none(checkpoint: Path, tmp_path: Path) -> None:
+    """A slip of the pen would fill the place of the class that the test images lack, and move the others."""
+    pictures(tmp_path / "test", NAMES[1:])
+    pictures(tmp_path / "camera", (*NAMES[1:], NAMES[1].upper()))
+    with pytest.raises(ValueError, match=f"'{NAMES[1].upper()}' .nearest: {NAMES[1]}"):
+        prepare(wanted(checkpoint, tmp_path / "test", shifts={"camera": tmp_path / "camera"}), progress=False)
 
 
 def test_a_shift_may_lack_classes_but_has_no_others(named: Path, tmp_path: Path) -> None:
@@ -381,8 +389,8 @@ def test_names_of_shifts_are_their_own(named: Path, tmp_path: Path) -> None:
 def test_channels_of_grey_levels_are_refused(option: str, text: str, tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["audit", "net.pt", f"--{option}", text, "--out", str(tmp_path / "a")])
     assert answer.exit_code == 2
-    assert f"`{option}` should be of images in 0..1" in answer.stderr
-    assert "divide those of grey levels by 255" in answer.stderr
+    assert f"`{option}` should be three numbers in 0..1" in answer.stderr
+    assert "divide grey levels by 255" in answer.stderr
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_the_place_to_write(

@@ -382,11 +382,21 @@ def test_reentrant_checkpoints_are_refused_and_others_are_taken() -> None:
         logits = model(x.requires_grad_(reentrant))
         both = losses.cross_entropy(logits, y), losses.soft_ece(logits, y)
         if reentrant:
-            with pytest.raises(ValueError, match=r"`model` should be with checkpoints.*use_reentrant=False"):
+            with pytest.raises(ValueError, match=r"`model` should be free of reentrant.*use_reentrant=False"):
                 rectified_backward(*both, model.parameters())
         else:
             rectified_backward(*both, model.parameters())
             assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+
+
+def test_a_constraint_that_alone_hides_parameters_is_refused() -> None:
+    """The same block, with and without a reentrant checkpoint, in two forward passes."""
+    model = Checkpointed(reentrant=True)
+    x, y = torch.randn(8, 3), torch.tensor([0, 1] * 4)
+    main_loss = losses.cross_entropy(model.head(model.block(x)), y)
+    constraint_loss = losses.soft_ece(model(x.requires_grad_()), y)
+    with pytest.raises(ValueError, match="`model` should be free of reentrant"):
+        rectified_backward(main_loss, constraint_loss, model.parameters())
 
 
 @pytest.mark.usefixtures("unchecked")

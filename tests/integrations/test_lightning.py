@@ -262,6 +262,21 @@ def test_an_audit_of_normalised_images_is_refused(splits: tuple[MemorySplit, Pre
         AuditCallback([], preprocess)
 
 
+@pytest.mark.parametrize("fit", [True, False])
+def test_targets_may_lack_the_last_classes(fit: bool, splits: tuple[MemorySplit, Preprocessing]) -> None:
+    split, preprocess = splits
+    few = split.take(split.targets < 6)
+    callback = AuditCallback((few.images, few.targets), preprocess, at="fit" if fit else "test", corruptions=())
+    trainer = Trainer(max_epochs=1, callbacks=[callback], **QUIET)
+    module, loader = Classifier(), DataLoader(list(zip(few.images, few.targets, strict=True)), 32)
+    if fit:
+        trainer.fit(module, loader)
+    else:
+        trainer.test(module, loader, verbose=False)
+    assert callback.record.clean.n == len(few)
+    assert callback.images.classes == tuple("01234567")
+
+
 def test_an_audit_that_cannot_be_is_told_before_training(splits: tuple[MemorySplit, Preprocessing]) -> None:
     split, preprocess = splits
     images = [split.images, split.targets]  # as a TensorDataset's collate gives them

@@ -173,6 +173,14 @@ def test_max_ent_both_is_its_formula() -> None:
     np.testing.assert_allclose(ours, each(value, logits, targets), rtol=1e-8)
 
 
+def test_max_ent_both_is_refused_for_two_classes() -> None:
+    logits, targets = torch.zeros(4, 2), torch.tensor([0, 1, 1, 0])
+    with pytest.raises(ValueError, match=r"`constraint` should be 'mean' or 'variance' for two classes.*'both'"):
+        losses.max_ent(logits, targets, constraint="both")
+    for constraint in ("mean", "variance"):
+        assert losses.max_ent(logits, targets, constraint=constraint).isfinite()
+
+
 def test_multipliers_may_be_negative_for_few_classes() -> None:
     assert multipliers((1 / 3,) * 3, "mean")[2][0] < 0
 

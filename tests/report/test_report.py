@@ -12,6 +12,7 @@ from PIL import Image
 from shiftcal.experiments.grid import REPORT_FILES
 from shiftcal.methods import METHODS
 from shiftcal.records import SELECTION, Bins, RunRecord
+from shiftcal.report.audit import page_of as audits_page
 from shiftcal.report.audit import print_audit
 from shiftcal.report.choose import pooled
 from shiftcal.report.figures import _curve, colour_of, reliability_figure
@@ -228,11 +229,18 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(
 def test_a_narrow_terminal_is_told_what_an_audit_has_more(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     print_audit(made())
-    shown = capsys.readouterr().out
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert ("Too narrow for" in shown) is (columns == 60)
     assert ("90 %" in shown.partition("Too narrow")[0]) is (columns == 200)
+
+
+def test_a_pipe_has_no_width_to_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_audit(made())
+    assert "Too narrow for" not in capsys.readouterr().out
 
 
 def test_what_is_not_counted_is_said_where_methods_are_compared_alone() -> None:
@@ -241,3 +249,8 @@ def test_what_is_not_counted_is_said_where_methods_are_compared_alone() -> None:
     made += [with_config(record("ce", s, 0.2, clean=metrics(0.02, 0.3)), data={"name": "harder"}) for s in (0, 1)]
     assert "harder" in markdown(made)
     assert "not counted" not in markdown(made)
+
+
+def test_a_page_of_many_audits_draws_the_first_twelve() -> None:
+    assert audits_page([made()] * 14).data["hidden"] == [12, 13]
+    assert audits_page([made()] * 12).data["hidden"] == []

@@ -142,7 +142,7 @@ def test_a_state_with_other_layers_changes_nothing() -> None:
         model[2].weight.add_(1)
     other.update()
     before = other.state_dict()
-    with pytest.raises(ValueError, match=r"`state` should be with 1 batch-norm layers\. Found `state = 2`"):
+    with pytest.raises(ValueError, match=r"`state` should be one of 1 batch-norm layers\. Found `state = 2 layers`"):
         other.load_state_dict(average.state_dict())
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
 
@@ -175,14 +175,26 @@ def test_wrapped_models_and_pairs_of_images_and_targets(wrapped: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(averaged.buffers(), expected.buffers(), strict=True))
 
 
+def test_a_layer_named_module_keeps_its_name() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+    average = WeightAverage(torch.compile(Inner(), backend="eager"))
+    assert {"module.weight", "module.bias"} < average.state_dict().keys()
+
+
 def test_another_model_and_another_state_are_refused() -> None:
     average = WeightAverage(network())
     with pytest.raises(ValueError, match=r"`model` should be the one that was averaged.*Linear without 0.weight"):
         average.averaged(nn.Linear(3, 3), ())
     with pytest.raises(ValueError, match="`state` should be that of an average of the same parameters"):
         average.load_state_dict(WeightAverage(nn.Linear(3, 3)).state_dict())
+    with pytest.raises(ValueError, match="one with other too"):
+        average.load_state_dict(average.state_dict() | {"other": torch.zeros(1)})
     state = average.state_dict()
-    with pytest.raises(ValueError, match=r"`state` should be with 4.bias of shape \[5\]"):
+    with pytest.raises(ValueError, match=r"`state` should be one where 4.bias has shape \[5\]"):
         average.load_state_dict(state | {"4.bias": torch.zeros(6)})
 
 

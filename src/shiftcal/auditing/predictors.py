@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from shiftcal._errors import DataError, reason_of, wrong
 from shiftcal._tensors import at_least_float32
 from shiftcal.calibrators.base import Calibrator
+from shiftcal.data.split import ImageSplit
+from shiftcal.evaluation import device_of, evaluating
 
 Outputs = Literal["logits", "probabilities"]
 METADATA = "shiftcal"  # under this key our exports say what they take and give
 SEEM_PROBABILITIES = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
+_FEW = 8  # images that show what a model gives
 _SMALLEST = torch.finfo(torch.float64).tiny  # of a probability, as in `metrics.nll`
 
 
@@ -84,6 +87,14 @@ def tensor_of(output: Any) -> Tensor:
     return found
 
 
+def first_rows(model: nn.Module, split: ImageSplit, preprocess: Callable[[Tensor], Tensor]) -> Float[Tensor, "n k"]:
+    """Send a few images through a model; what it keeps of them is no inference tensor: it may be trained later."""
+    few = split.take(torch.arange(len(split), device=split.targets.device) < _FEW).to(device_of(model))
+    _, part = next(iter(few.parts(_FEW)))
+    with evaluating(model), torch.no_grad():
+        return tensor_of(model(preprocess(part.images)))
+
+
 def are_probabilities(rows: Tensor) -> bool:
     """Tell whether rows lie in [0, 1] and sum to 1."""
     rows = rows.detach()
@@ -101,14 +112,14 @@ def check_probabilities(rows: Tensor) -> None:
         raise DataError("outputs", "probabilities (--outputs logits, if they are logits)", found)
 
 
-def check_logits(model: nn.Module, rows: Tensor, classes: int) -> None:
+def check_logits(
+    model: nn.Module, rows: Tensor, classes: int, hint: str = ' Wrap it: Predictor(model, "probabilities").'
+) -> None:
     """Raise unless a model's rows have a column for each class, and hold logits; a `Predictor` says what it holds."""
     if rows.shape[1] != classes:
         raise DataError("model", f"one with an output for each of the {classes} classes", f"{rows.shape[1]} outputs")
     if not isinstance(model, Predictor) and are_probabilities(rows):
-        raise DataError(
-            "model", "one that returns logits", SEEM_PROBABILITIES, ' Wrap it: Predictor(model, "probabilities").'
-        )
+        raise DataError("model", "one that returns logits", SEEM_PROBABILITIES, hint)
 
 
 class OnnxModel(nn.Module):

@@ -179,6 +179,7 @@ def _indices(targets: Array, classes: Sequence[str], file: Path) -> Array:
     """Look up the columns of targets that are names."""
     if targets.dtype.kind not in "OSUT" or targets.ndim != 1:
         return targets
+    targets = targets.astype(str) if targets.dtype.kind == "S" else targets
     expected = f"class indices in target, or names of the {len(classes)} of --classes"
     if not classes:
         expected = "class indices in target (or --classes FILE, which names the columns in order)"
@@ -240,8 +241,10 @@ def _probabilities(outputs: Array, file: Path) -> Array:
         raise DataError("predictions", "probabilities of rows that sum to 1", found)
     if off.max() > _SUM + 1e-6:
         warnings.warn(
-            f"Rows of {file.name} sum to 1 within {off.max():.2g}, as rounded ones do; each is divided by its sum.",
+            f"Rows of {file.name} sum to 1 within {off.max():.2g}, as rounded ones do; those that are off by more than "
+            f"{_SUM:g} are divided by their sums.",
             stacklevel=4,
         )
-        outputs /= outputs.sum(1, keepdims=True)
+        rows = off > _SUM + 1e-6
+        outputs[rows] /= outputs[rows].sum(1, keepdims=True)
     return outputs

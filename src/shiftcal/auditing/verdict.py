@@ -183,7 +183,7 @@ def warnings_of(record: AuditRecord) -> list[str]:
     if classes > 2 and record.clean.accuracy < 1.5 / classes:
         found.append(
             f"It is right on {percent(record.clean.accuracy)} of the clean test images, hardly more than by chance: "
-            "are its classes others, in another order, or its normalisation (mean, std) another?"
+            "does it know other classes, or the same in another order? Does it take another normalisation (mean, std)?"
         )
     if n < ENOUGH:
         limit = percent(SHOWN * record.clean.noise_floor)

@@ -88,7 +88,7 @@ def channels_of(name: str, text: str) -> tuple[float, ...]:
     if len(values) not in (0, 3) or (name == "std" and any(value <= 0 for value in values)):
         raise wrong(name, "three numbers, such as 0.5,0.5,0.5 (those of std above 0)", repr(text))
     if any(not 0 <= value <= 1 for value in values):
-        raise wrong(name, "of images in 0..1, and so in 0..1 itself (divide those of grey levels by 255)", repr(text))
+        raise wrong(name, "three numbers in 0..1, as images are there (divide grey levels by 255)", repr(text))
     return values
 
 

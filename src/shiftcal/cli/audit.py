@@ -156,7 +156,7 @@ def audit(
         show(record, out)
         if calibrate is not None:
             if not fitted:  # the audit was finished earlier
-                fitted.append(fit_tables_again(files) if predictions is not None else fit_model_again(wanted))
+                fitted.append(fit_tables_again(files, classes) if predictions is not None else fit_model_again(wanted))
             name, file = write_calibrator(out, record, calibrate, fitted[0])
             typer.echo(f"Calibrator: {file} ({name}, fitted on {record.calibrators[name].fitted_on})")
 

@@ -19,15 +19,14 @@ from shiftcal import __version__, _distributed
 from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
-from shiftcal.auditing.audit import Images, audit, audit_predictions
+from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
-from shiftcal.auditing.predictors import SEEM_PROBABILITIES, Predictor, are_probabilities, tensor_of
+from shiftcal.auditing.predictors import SEEM_PROBABILITIES, Predictor, are_probabilities, first_rows
 from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.evaluation import device_of
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.galleried import make_audit_gallery
 from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
@@ -36,7 +35,6 @@ from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
 
 JOURNAL, ABOUT = "cells.jsonl", "about.json"
-_FEW = 8  # images that show what a model gives
 
 
 @dataclass(frozen=True)
@@ -114,6 +112,15 @@ def audit_model(
     return record
 
 
+def read_tables(files: Sequence[Path], classes: Path | None) -> tuple[PredictionSets, tuple[str, ...]]:
+    """Read predictions, and the names of their columns where a file has them."""
+    names = read_names(classes) if classes is not None else ()
+    sets = read_predictions(files, names)
+    if names and len(names) != sets.clean.logits.shape[1]:
+        raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
+    return sets, names
+
+
 def audit_tables(
     files: Sequence[Path],
     out: Path,
@@ -125,12 +132,9 @@ def audit_tables(
     """Audit predictions from files in a directory of its own; `on_fitted` as in `audit_model`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        names = read_names(classes) if classes is not None else ()
-        sets = read_predictions(files, names)
+        sets, names = read_tables(files, classes)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if names and len(names) != sets.clean.logits.shape[1]:
-        raise wrong("classes", f"{sets.clean.logits.shape[1]} names, as the predictions have columns", len(names))
     read = [[file.name, sha256_of(file)] for file in files_read(files)]  # two may have one name
     about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
     if (kept := _finished(out, about)) is not None:
@@ -219,7 +223,7 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     names = names or opened.classes
     dataset, root = source_of(wanted, opened)
     known = decide_preprocessing(wanted, opened, dataset)
-    images = images_of(wanted, dataset, root, known, progress=progress)
+    images = images_of(wanted, dataset, root, known, named=names is not None, progress=progress)
     device = resolve_device(wanted.device)
     preprocess = Preprocessing(known["mean"], known["std"], known.get("input_size"))
     model = opened.model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -279,13 +283,10 @@ def _fitted(
 
 def _probe(model: nn.Module, images: Images, preprocess: Preprocessing) -> Tensor:
     """Send a few images through the model."""
-    few = images.test.take(torch.arange(len(images.test), device=images.test.targets.device) < _FEW)
-    _, part = next(iter(few.to(device_of(model)).parts(_FEW)))
     try:
-        with torch.inference_mode():
-            return tensor_of(model(preprocess(part.images)))
+        return first_rows(model, images.test, preprocess)
     except DataError:
         raise
     except Exception as error:  # whatever somebody else's model raises
-        found = f"{reason_of(error)} for images {list(part.images.shape)} (--size brings them to another one)"
+        found = f"{reason_of(error)} for images {list(images.test.shape)} (--size brings them to another one)"
         raise DataError("model", "one that takes these images", found) from None

@@ -10,8 +10,7 @@ from shiftcal._errors import DataError, unknown
 from shiftcal.auditing.audit import NO_VALIDATION, fit_again
 from shiftcal.auditing.gate import letters
 from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
-from shiftcal.auditing.tables import read_predictions
-from shiftcal.experiments.audited import prepare
+from shiftcal.experiments.audited import prepare, read_tables
 from shiftcal.experiments.wanted import Wanted
 from shiftcal.records import CALIBRATOR
 from shiftcal.records.audit import AuditRecord
@@ -41,9 +40,9 @@ def fit_model_again(wanted: Wanted, *, progress: bool = True) -> Fitted:
     )
 
 
-def fit_tables_again(files: Sequence[Path]) -> Fitted:
+def fit_tables_again(files: Sequence[Path], classes: Path | None = None) -> Fitted:
     """Fit the calibrators of an audit of tables that was finished earlier."""
-    validation = read_predictions(files).validation
+    validation = read_tables(files, classes)[0].validation
     return fit_all({} if validation is None else {"clean": validation}, NO_VALIDATION)
 
 

@@ -49,9 +49,13 @@ def nearest_constants(size: int) -> str:
 
 
 def images_of(
-    wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, progress: bool
+    wanted: Wanted, dataset: Dataset | None, root: Path | None, known: Mapping[str, Any], *, named: bool, progress: bool
 ) -> Images:
-    """Collect the images of an audit: with the data set's classes, or with those that its folders have together."""
+    """Collect the images of an audit: with the data set's classes, or with those that its folders have together.
+
+    Where the model's classes are not named, their number alone tells whether these are the same: a shift's folders
+    then bring no further ones, which might be slips of the pen.
+    """
 
     def read(tree: Tree, classes: tuple[str, ...]) -> ImageSplit:
         shows = progress and _distributed.rank() == 0
@@ -72,7 +76,7 @@ def images_of(
         validation = dataset.validation if dataset.test is not dataset.validation else None
     elif root is not None:
         tree = with_images(find_images(find_test_folder(root)), least=1)
-        trees = [tree, *below.values(), *([beside] if beside is not None else [])]
+        trees = [tree, *(below.values() if named else ()), *([beside] if beside is not None else [])]
         classes = tuple(sorted({kind for one in trees for kind in one.classes}))  # test images may lack some
         test, name, shifts, validation = read(tree, classes), root.resolve().name, {}, None
     else:

@@ -94,6 +94,8 @@ def gradients_of_losses(
     if constraint_loss is None:
         return Gradients(tuple(main), size, tuple(g is not None for g in main))
     second = torch.autograd.grad(constraint_loss, parameters[:constrained], allow_unused=True)
+    if any(b is None and a is not None for a, b in zip(main, second, strict=False)):
+        _check_not_hidden(constraint_loss)
     used = tuple(a is not None or b is not None for a, b in zip_longest(main, second))
     dtype = widest(parameters)
     pieces = _flattened(main, parameters, dtype) + _flattened(second, parameters[: len(second)], dtype)
@@ -108,8 +110,8 @@ def _check_not_hidden(loss: Tensor) -> None:
         if node is None or node in seen:
             continue
         if node.name() == "CheckpointFunctionBackward":
-            expected = "with checkpoints of activations that two gradients can pass: use_reentrant=False"
-            raise wrong("model", expected, "reentrant checkpoints, whose parameters would get no gradient")
+            expected = "free of reentrant activation checkpoints (set use_reentrant=False)"
+            raise wrong("model", expected, "one, whose parameters would get no gradient")
         seen.add(node)
         nodes += [parent for parent, _ in node.next_functions]
 

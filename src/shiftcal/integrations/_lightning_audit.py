@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,16 +15,15 @@ from torch import Tensor, nn
 from shiftcal._errors import check_count, unknown, wrong
 from shiftcal.auditing.audit import Images, audit
 from shiftcal.auditing.grid import ShiftGrid
-from shiftcal.auditing.predictors import check_logits, tensor_of
+from shiftcal.auditing.predictors import check_logits, first_rows, tensor_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import MemorySplit
-from shiftcal.evaluation import predict
 from shiftcal.experiments.environment import environment
 from shiftcal.records.audit import AUDIT, AuditRecord, ModelSeen, write_audit
 from shiftcal.report.audit import write_audit_page
 
 Moment = Literal["fit", "validation", "test"]
-_FIRST = 8  # images, which tell what the model returns
+_HINT = " `forward` should give them, or a mapping that has them as `logits`."
 
 
 class AuditCallback(Callback):
@@ -42,7 +42,7 @@ class AuditCallback(Callback):
         corruptions: Names of corruptions, each at five severities.
         constants: Whose severities, see `shiftcal.corrupt`.
         classes: The names of the classes in the order of the model's outputs, where `images` has none; by default
-            they are numbers, as many as the targets tell.
+            they are numbers, as many as the module has outputs.
         bins: Number of bins.
         batch_size: Images at a time.
     """
@@ -68,6 +68,7 @@ class AuditCallback(Callback):
         check_count("bins", bins)
         check_count("batch_size", batch_size)
         self.images = _as_images(images, tuple(classes))
+        self._named = bool(classes) or isinstance(images, Images)
         self.preprocess, self.at, self.every = preprocess, at, every
         self.out = None if out is None else Path(out)
         self.corruptions, self.constants = tuple(corruptions), constants
@@ -78,9 +79,13 @@ class AuditCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at some logits: an audit that cannot be is told before training, not after it."""
-        first = self.images.test.take(torch.arange(len(self.images.test)) < _FIRST)
-        logits = predict(_AsInTraining(pl_module, trainer.precision_plugin), first, self.preprocess).logits
-        check_logits(pl_module, logits, len(self.images.classes))
+        self._check(trainer, pl_module)
+
+    def _check(self, trainer: Any, pl_module: Any) -> None:
+        rows = first_rows(_AsInTraining(pl_module, trainer.precision_plugin), self.images.test, self.preprocess)
+        if not self._named and rows.shape[1] > len(self.images.classes):  # targets may lack the last classes
+            self.images = replace(self.images, classes=tuple(map(str, range(rows.shape[1]))))
+        check_logits(pl_module, rows, len(self.images.classes), _HINT)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Audit at every so many validations."""
@@ -104,6 +109,7 @@ class AuditCallback(Callback):
                 logger.log_metrics(numbers, step=trainer.global_step)
 
     def _audited(self, trainer: Any, pl_module: Any) -> dict[str, float]:
+        self._check(trainer, pl_module)  # before a test alone, nothing was fitted
         started = datetime.now(UTC).isoformat(timespec="seconds")
         seen = ModelSeen(name=type(pl_module).__name__, kind="module")
         with torch.inference_mode(False):  # calibrators may have to be fitted

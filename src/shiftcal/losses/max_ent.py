@@ -29,7 +29,8 @@ def max_ent(
 
     μ = Σ_k k·p_k is the mean class index of a prediction, μ_global that of the prior, and λ_y solves
     Σ_x x·e^(−λx) = e·(μ_global + y)/2. "variance" does the same with second moments, v = Σ_k k²·p_k and y²; "both" adds
-    a term for the mean and one for the spread around it, whose two multipliers are solved together.
+    a term for the mean and one for the spread around it, whose two multipliers are solved together; of two classes the
+    mean tells the spread, and "both" is refused.
 
     Args:
         logits: Scores before the softmax.
@@ -48,6 +49,8 @@ def max_ent(
     check_gamma(gamma)
     if constraint not in ("mean", "variance", "both"):
         raise wrong("constraint", "'mean', 'variance' or 'both'", repr(constraint))
+    if constraint == "both" and logits.shape[1] == 2:
+        raise wrong("constraint", "'mean' or 'variance' for two classes, whose mean tells their spread", "'both'")
     prior = _check_prior(class_prior, logits.shape[1])
     log_p = logits.log_softmax(-1)
     p, y = log_p.exp(), targets.long()

@@ -27,8 +27,8 @@ class Gaps(NamedTuple):
 
     Attributes:
         observed: Σ_i∈bin (hit_i − confidence_i) / n: the absolute values sum to the ECE.
-        noise: What sets of n samples drawn with replacement have more, or, where that moves more, what chance adds to a
-            model that is right as often as it says.
+        noise: How far the gaps of sets drawn with replacement lie from these; in bins where hits drawn at the stated
+            confidence vary more, how far those lie from it.
     """
 
     observed: Float[Tensor, " bins"]
@@ -96,7 +96,7 @@ def gaps_of(
     check_inputs(probabilities, targets)
     check_count("bins", bins)
     check_count("resamples", resamples, least=2)
-    confidence, hits = top_label(probabilities.detach().cpu(), targets.cpu())
+    confidence, hits = (found.cpu() for found in top_label(probabilities.detach(), targets))
     confidence, n = confidence.double(), len(targets)
     index, gap = bin_index(confidence, bins), hits.double() - confidence
     by_bin = torch.zeros(n, bins, dtype=torch.float64).scatter_(1, index[:, None], 1.0)

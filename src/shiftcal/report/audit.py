@@ -10,9 +10,9 @@ from shiftcal._io import write_atomically
 from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
-from shiftcal.report.terminal import fitting, tell_left_out
+from shiftcal.report.terminal import console_of, fitting, tell_left_out
 from shiftcal.report.text import for_markdown, for_terminal, markdown_table
-from shiftcal.report.web.data import page_data
+from shiftcal.report.web.data import DRAWN, page_data
 from shiftcal.report.web.entries import counted, machine_of, of_audit
 from shiftcal.report.web.html import Page, Table, numbered, written
 from shiftcal.report.web.words import Number
@@ -35,7 +35,7 @@ _HEAD = (
     "90 %",
     "APS",
 )
-_NARROW = ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")  # what fits a terminal
+_NARROW = ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")  # what a terminal shows, as far as it fits
 _NOTE = (
     "n: images. Acc.: accuracy. says: mean confidence. ECE with its 95 % interval (metrics.ece_interval); floor: the "
     "ECE that a calibrated model with these confidences shows by chance at this n. ACE, CECE, smooth: adaptive, "
@@ -109,10 +109,9 @@ def markdown(record: AuditRecord) -> str:
 def print_audit(record: AuditRecord) -> None:
     """Print the audit on the terminal."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table as Grid
 
-    console = Console()
+    console = console_of()
     shown = [k for k, name in enumerate(_HEAD) if name in _NARROW]
 
     def table_of(count: int) -> Grid:
@@ -194,7 +193,9 @@ def page_of(
         tables=_tables(named),
         notes=[_NOTE],
         left_out=left_out or {},
-        data=page_data([of_audit(r, s) for r, s in zip(named, samples, strict=True)]),
+        data=page_data(
+            [of_audit(r, s) for r, s in zip(named, samples, strict=True)], [r.model.name for r in named[:DRAWN]]
+        ),
     )
 
 

@@ -15,14 +15,13 @@ from shiftcal.report.labels import Setting, holdout_of, methods_of, settings_of
 from shiftcal.report.table import Column, best_of, caption_in, columns_in, tables_of
 from shiftcal.report.table import Table as Compared
 from shiftcal.report.tables import write_tables
-from shiftcal.report.web.data import page_data
+from shiftcal.report.web.data import DRAWN, page_data
 from shiftcal.report.web.entries import Entry, counted, machine_of, of_run
 from shiftcal.report.web.html import Cell, Page, Table, numbered, written
 from shiftcal.report.web.metrics import METRICS
 from shiftcal.report.web.words import Number, comparison_of
 
 PAGE = "report.html"
-_DRAWN = 12  # methods in a figure, and shown at first on the page, which has all: more would make them unreadable
 Galleries = Mapping[str, Sequence[Sample]]
 
 
@@ -54,7 +53,7 @@ def _write_figures(directory: Path, settings: Sequence[Setting]) -> None:
         (directory / name).unlink(missing_ok=True)
     if len(settings) > 1:
         return
-    drawn = comparison_of(settings[0].records).telling(_DRAWN)
+    drawn = comparison_of(settings[0].records).telling(DRAWN)
     records = [record for record in settings[0].records if record.method in drawn]
     write_atomically(directory / "reliability.png", reliability_figure(records))
     if all(r.evaluation.shifts for r in records):
@@ -86,7 +85,7 @@ def page_of(
 
 def _drawn(settings: Sequence[Setting]) -> list[str]:
     """Choose what the charts show at first, by the names of entries."""
-    room = _DRAWN if len(settings) == 1 else max(_DRAWN // len(settings), 1)
+    room = DRAWN if len(settings) == 1 else max(DRAWN // len(settings), 1)
     return [_name_of(m, setting) for setting in settings for m in comparison_of(setting.records).telling(room)]
 
 

@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 def print_table(records: list[RunRecord]) -> None:
     """Print the tables on the terminal."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table as Grid
 
     tables = tables_of(records)
     columns = columns_in(tables)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file has no width to fit
+    console = console_of()
 
     def grid_of(table: Table, count: int) -> Grid:
         title = for_terminal(table.title)
@@ -42,6 +39,14 @@ def print_table(records: list[RunRecord]) -> None:
         console.print(grid_of(table, count))
     tell_left_out(console, [column[0] for column in columns[count:]])
     console.print(caption_in(tables), style="dim")
+
+
+def console_of() -> Console:
+    """Make a console for tables; a file or a pipe has no width to fit."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 def fitting(console: Console, count: int, grid_of: Callable[[int], Grid]) -> int:

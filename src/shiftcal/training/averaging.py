@@ -28,13 +28,13 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
             raise wrong("decay", "in [0, 1)", decay)
-        named = {_plain(name): p for name, p in model.named_parameters() if p.requires_grad}
+        named = {_plain(name): p for name, p in _unwrapped(model).named_parameters() if p.requires_grad}
         if not named:
             raise wrong("model", "one with parameters that are trained", type(model).__name__)
         self.decay, self._names, self._parameters = decay, list(named), list(named.values())
         self._means = [p.detach().to(_mean_type(p), copy=True) for p in self._parameters]
         self._steps = torch.zeros((), device=self._means[0].device)
-        self._layers = _batch_norms(model)
+        self._layers = _batch_norms(_unwrapped(model))
         self._trained: set[str] | None = None  # layers that took statistics in a step; none was seen yet
 
     def update(self, *_: object) -> None:
@@ -60,20 +60,27 @@ class WeightAverage:
         return {"steps": self._steps.clone(), _TRAINED: trained} | means
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint's state."""
-        missing = [name for name in ("steps", *self._names) if name not in state]
-        if missing:
-            raise wrong("state", "that of an average of the same parameters", f"one without {_some(missing)}")
-        if _TRAINED in state and len(state[_TRAINED]) != len(self._layers):  # earlier versions did not keep it
-            raise wrong("state", f"with {len(self._layers)} batch-norm layers", len(state[_TRAINED]))
+        """Go on from a checkpoint's state; one of another model changes nothing."""
+        self._check_state(state)
         self._steps.copy_(state["steps"])
         for name, mean in zip(self._names, self._means, strict=True):
-            if mean.shape != state[name].shape:
-                raise wrong("state", f"with {name} of shape {list(mean.shape)}", list(state[name].shape))
             mean.copy_(state[name])
         if _TRAINED in state:
             flags = zip(self._layers, state[_TRAINED].tolist(), strict=True)
             self._trained = {name for name, trained in flags if trained}
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state has the same parameters with the same shapes, and as many batch-norm layers."""
+        wanted, same = ("steps", *self._names), "that of an average of the same parameters"
+        if missing := [name for name in wanted if name not in state]:
+            raise wrong("state", same, f"one without {_some(missing)}")
+        if more := [name for name in state if name not in (*wanted, _TRAINED)]:
+            raise wrong("state", same, f"one with {_some(more)} too")
+        for name, mean in zip(self._names, self._means, strict=True):
+            if mean.shape != state[name].shape:
+                raise wrong("state", f"one where {name} has shape {list(mean.shape)}", list(state[name].shape))
+        if _TRAINED in state and len(state[_TRAINED]) != len(self._layers):  # earlier versions did not keep it
+            raise wrong("state", f"one of {len(self._layers)} batch-norm layers", f"{len(state[_TRAINED])} layers")
 
     def averaged(self, model: nn.Module, batches: Iterable[Tensor | Sequence[Any]]) -> nn.Module:
         """Return a copy of the model with the averaged weights.
@@ -84,10 +91,11 @@ class WeightAverage:
         the statistics are those of all.
 
         Args:
-            model: The model whose average this is, wrapped (DistributedDataParallel, `torch.compile`) or not.
+            model: The model whose average this is, wrapped (DistributedDataParallel, `torch.compile`) or not; the copy
+                is not.
             batches: Images, or pairs that begin with them.
         """
-        copied = copy.deepcopy(model.module if isinstance(model, DistributedDataParallel) else model)
+        copied = copy.deepcopy(_unwrapped(model))
         parameters = {_plain(name): p for name, p in copied.named_parameters()}
         missing = [name for name in self._names if name not in parameters]
         if missing:
@@ -133,9 +141,18 @@ def _batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     return {_plain(name): m for name, m in named if isinstance(m, _BatchNorm) and m.track_running_stats}
 
 
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, `torch.compile`, or both."""
+    while True:
+        inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
 def _plain(name: str) -> str:
-    """Return a parameter's or layer's name as it is where the model is not wrapped."""
-    return name.replace("_orig_mod.", "").removeprefix("module.")
+    """Return a parameter's or layer's name as it is where no layer is compiled."""
+    return name.replace("_orig_mod.", "")
 
 
 def _mean_type(weight: Tensor) -> torch.dtype:

@@ -199,6 +199,20 @@ def test_an_image_does_not_depend_on_its_batch(name: str, natural_images: torch.
     assert torch.equal(corrupt(images, name, 3, seed=5), together)
 
 
+def test_single_images_are_zoomed_as_many_are() -> None:
+    """Products of few rows are rounded otherwise, by which one value in 20,000 would be another."""
+    images = torch.randint(0, 256, (300, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for n in (1, 2):
+        parts = [corrupt(part, "zoom_blur", 1) for part in images.split(n)]
+        assert torch.equal(torch.cat(parts), corrupt(images, "zoom_blur", 1))
+
+
+def test_images_and_indices_may_be_arrays(natural_images: torch.Tensor) -> None:
+    expected = corrupt(natural_images[5:9], "shot_noise", 2, indices=torch.arange(5, 9))
+    for indices in (np.arange(5, 9), [5, 6, 7, 8]):
+        assert torch.equal(corrupt(natural_images[5:9].numpy(), "shot_noise", 2, indices=indices), expected)
+
+
 @every_one
 def test_autocast_changes_nothing(name: str, natural_images: torch.Tensor) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -13,6 +13,7 @@ from shiftcal.report.text import plain
 from shiftcal.report.web.entries import CLEAN, Entry, TestSet
 from shiftcal.report.web.metrics import METRICS, Metric, value_of
 
+DRAWN = 12  # methods in a figure, and shown at first on the page, which has all: more would make them unreadable
 CLASSES = 40  # per-class diagrams of so many classes, those with the largest error, are part of the page
 _EPOCH = ("loss", "accuracy", "conflict_rate", "mean_cosine", "learning_rate")
 _DIGITS = 5

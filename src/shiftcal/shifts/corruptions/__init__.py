@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from shiftcal._arrays import takes_arrays
 from shiftcal._errors import unknown, wrong
 from shiftcal.filtering import check_images
 from shiftcal.shifts.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
@@ -46,6 +47,7 @@ _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 26
 
 
+@takes_arrays
 def corrupt(
     images: UInt8[Tensor, "batch 3 height width"],
     name: str,

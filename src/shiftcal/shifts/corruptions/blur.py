@@ -15,6 +15,7 @@ from shiftcal.shifts.corruptions.setting import Images, Setting, Stored, in_unit
 
 _GLASS, _MOTION = 10, 20  # streams of random numbers
 _HOPS = 6  # doublings: chains of copies up to 64 long are followed, and one of 32 is as rare as 1e-12
+_LEAST = 8  # images in a product of matrices
 
 
 @in_unit
@@ -152,7 +153,9 @@ def zoom_blur(x: Images, amount: Sequence[float], _: Setting) -> Images:
     """Average the image with enlargements of itself (Hendrycks & Dietterich, ICLR 2019)."""
     factors = np.arange(*amount).tolist()
     if x.shape[-2:].numel() <= 1024:  # one product with a matrix of all pixels is faster for small images
-        return (x.flatten(2) @ _zoom_operator(*x.shape[-2:], tuple(factors)).to(x).T).view_as(x)
+        # A product of very few rows is rounded otherwise: an image would depend on its batch.
+        rows = torch.nn.functional.pad(x.flatten(2), (0, 0, 0, 0, 0, max(_LEAST - len(x), 0)))
+        return (rows @ _zoom_operator(*x.shape[-2:], tuple(factors)).to(x).T)[: len(x)].view_as(x)
     total = x.clone()
     for factor in factors:
         total += zoom(x, factor)
