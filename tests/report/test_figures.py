@@ -579,6 +579,14 @@ def test_a_study_is_drawn_in_every_format(records: list[RunRecord], tmp_path: Pa
     assert f"boxes: {tmp_path / 'out' / 'boxes.png'}" in shown
 
 
+def test_a_study_of_chosen_methods(records: list[RunRecord], tmp_path: Path) -> None:
+    place = written(tmp_path / "grid", records)
+    assert {point.method for point in tradeoff.tradeoff_data(Material((place,)).records())} > {"ce"}
+    assert {point.method for point in tradeoff.tradeoff_data(Material((place,), methods=("ce",)).records())} == {"ce"}
+    code, _, error = invoke("tradeoff", place, "--out", tmp_path / "out", "--methods", "ce,fgrr")
+    assert (code, "Did you mean 'fgr'" in error) == (2, True)
+
+
 def test_arrays_and_records_may_be_in_several_places(tmp_path: Path) -> None:
     made = [swept("fgr", 0, 0.1, 0.1, quality) for quality in (15, 25)]
     runs = [written(tmp_path / str(k), [r]) for k, r in enumerate(made)]

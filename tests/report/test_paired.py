@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from shiftcal.cli import app
 from shiftcal.records import RunRecord, write_record
-from shiftcal.report.choose import with_weights, without_shifts
+from shiftcal.report.choose import with_methods, with_weights, without_shifts
 from shiftcal.report.intervals import Difference, difference, student_t
 from shiftcal.report.page import write_report
 from shiftcal.report.paired import differences, markdown
@@ -107,6 +107,13 @@ def test_other_weights(records: list[RunRecord]) -> None:
         with_weights([one], "best_ece")
 
 
+def test_chosen_methods(records: list[RunRecord]) -> None:
+    assert with_methods(records, ["fgr"]) == [r for r in records if r.method == "fgr"] != []
+    assert with_methods(records, ["fgr", "ce"]) == [r for r in records if r.method in ("ce", "fgr")]
+    with pytest.raises(ValueError, match=r"`methods` should be .*Did you mean 'fgr'"):
+        with_methods(records, ["ce", "fgrr"])
+
+
 def test_the_command_takes_them(records: list[RunRecord], tmp_path: Path) -> None:
     for r in records:
         (tmp_path / f"{r.method}-{r.seed}").mkdir()
@@ -115,6 +122,9 @@ def test_the_command_takes_them(records: list[RunRecord], tmp_path: Path) -> Non
     assert run.exit_code == 0, run.output
     assert "| Mean over shifts: difference to ce |" in run.output
     assert "| fgr (3 seeds) |" in run.output
+    run = CliRunner().invoke(app, ["report", str(tmp_path), "--methods", "fgr"])
+    assert run.exit_code == 0, run.output
+    assert ("| fgr |" in run.output, "| ce |" in run.output) == (True, False)
     run = CliRunner().invoke(app, ["report", str(tmp_path), "--weights", "average"])
     assert run.exit_code == 2
 

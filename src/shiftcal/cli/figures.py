@@ -33,6 +33,7 @@ def figures(
     weights: Annotated[
         str | None, typer.Option(help="Show other weights that the runs evaluated (evaluation.also).")
     ] = None,
+    methods: Annotated[str, typer.Option(metavar="METHOD,…", help="Show these methods alone.")] = "",
     list_: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
 ) -> None:
     """Draw a study, or list all."""
@@ -52,7 +53,9 @@ def figures(
         if not places or out is None or not wanted:
             found = f"shiftcal figures {study}"
             raise wrong("figures", f"called as `{found} DIR… --out DIR`", f"without {'--out' if places else 'DIR'}")
-        material = Material(tuple(places), key=key, temperature=temperature, weights=weights)
+        material = Material(
+            tuple(places), key=key, temperature=temperature, weights=weights, methods=tuple(words_of(methods))
+        )
         for file in write_study(make_study(study, material), out, wanted):
             typer.echo(f"{study}: {file}")
 

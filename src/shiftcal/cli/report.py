@@ -29,6 +29,7 @@ def report(
     against: Annotated[
         str | None, typer.Option(metavar="METHOD", help="Also tabulate differences to this method, seed by seed.")
     ] = None,
+    methods: Annotated[str, typer.Option(metavar="METHOD,…", help="Show these methods alone.")] = "",
     without: Annotated[str, typer.Option(metavar="SHIFT,…", help="Leave shifts out of the means.")] = "",
     weights: Annotated[
         str | None,
@@ -43,15 +44,16 @@ def report(
         from shiftcal.records.audit import audits_in, is_audit
         from shiftcal.records.gallery import galleries_of
         from shiftcal.records.selection import choices_in
-        from shiftcal.report.choose import with_weights, without_shifts
+        from shiftcal.report.choose import with_methods, with_weights, without_shifts
 
         if len(places) > 1 and out is None:
             raise wrong("out", "given for the report of several directories", f"none, for {len(places)} of them")
         if any(map(is_audit, places := audits_in(places))):
-            if against or without or weights:
-                raise wrong("against, without and weights", "left out for audits", "given")
+            if against or methods or without or weights:
+                raise wrong("against, methods, without and weights", "left out for audits", "given")
             return _report_audits(places, place)
         records, left_out = load_all(places)
+        records = with_methods(records, words_of(methods)) if methods else records
         records = with_weights(records, weights) if weights else records
         records = without_shifts(records, words_of(without)) if without else records
         place.mkdir(parents=True, exist_ok=True)

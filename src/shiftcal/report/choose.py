@@ -1,4 +1,4 @@
-"""Which part of records a report shows: other weights of the same run, or fewer shifts."""
+"""Which part of records a report shows: some of the methods, other weights of the same run, or fewer shifts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Collection, Sequence
 
 from shiftcal._errors import unknown
 from shiftcal.records import METRICS, Bins, Cell, Evaluation, Mean, Measured, Reliability, RunRecord
+
+
+def with_methods(records: Sequence[RunRecord], names: Collection[str]) -> list[RunRecord]:
+    """Return the records of the named methods."""
+    known = dict.fromkeys(record.method for record in records)
+    for name in names:
+        if name not in known:
+            raise unknown("methods", name, known)
+    return [record for record in records if record.method in names]
 
 
 def with_weights(records: Sequence[RunRecord], name: str) -> list[RunRecord]:

@@ -11,7 +11,7 @@ from shiftcal._errors import ParameterError, unknown, wrong
 from shiftcal._io import write_atomically
 from shiftcal.records import CONFIG, RECORD, RunRecord, grids_in, load_finished
 from shiftcal.records.arrays import Arrays, read_arrays
-from shiftcal.report.choose import with_weights
+from shiftcal.report.choose import with_methods, with_weights
 from shiftcal.report.figures import (
     boxes,
     conflicts,
@@ -44,12 +44,14 @@ class Material:
         key: The config's key that a study of sensitivity is about; found by default.
         temperature: Which temperature, "clean" or "shift_aware".
         weights: Which weights, where runs evaluated several; the kept ones by default.
+        methods: Which methods, all by default.
     """
 
     places: tuple[Path, ...]
     key: str | None = None
     temperature: str = "clean"
     weights: str | None = None
+    methods: tuple[str, ...] = ()
 
     def records(self) -> list[RunRecord]:
         """Read the records of all places that have some."""
@@ -61,6 +63,7 @@ class Material:
     def any_records(self) -> list[RunRecord]:
         """Read the records, if there are any."""
         found = [record for place in self.places if _has_records(place) for record in load_finished(place)[0]]
+        found = with_methods(found, self.methods) if found and self.methods else found
         return with_weights(found, self.weights) if self.weights else found
 
     def arrays(self, kind: str) -> Arrays:
