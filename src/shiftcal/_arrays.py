@@ -37,5 +37,5 @@ def _tensor(value: Any) -> Any:
             array = array.astype(np.int64)
         return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
     except (TypeError, ValueError) as error:
-        found = f"a {type(value).__name__} that is none: {error}"
-        raise wrong("array", "numbers, rows of one length", found) from None
+        found = f"a {type(value).__name__} that is no array ({error})"
+        raise wrong("array", "numbers, in rows of one length", found) from None

@@ -64,7 +64,8 @@ def _fresh_prefix(store: Any, number: int, count: int) -> Any:
             if store.check([f"{name}/here/{other}"]):
                 missing.remove(other)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"of {count} ranks, {sorted(missing)} did not join")
+            minutes = _TIMEOUT.total_seconds() / 60
+            raise TimeoutError(f"Ranks {sorted(missing)} of {count} did not join within {minutes:g} minutes.")
         time.sleep(0.01)
     return PrefixStore(name, store)
 

@@ -50,9 +50,9 @@ class UnreadableError(DataError):
 
     def __init__(self, failures: Sequence[str], count: int, saved_to: Path) -> None:
         self.failures, self.count, self.saved_to = tuple(failures), count, saved_to
-        expected = "readable but for one in a hundred (remove or replace the others; --resume continues a run)"
+        expected = "readable, at least 99 % of them (remove or replace the others; --resume continues a run)"
         more = "; …" if len(failures) > 5 else ""
-        found = f"{len(failures)} of {count} that are not: {'; '.join(failures[:5])}{more}"
+        found = f"{len(failures)} unreadable of {count}: {'; '.join(failures[:5])}{more}"
         super().__init__("images", expected, found, f" All are listed in {saved_to}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -92,6 +92,11 @@ class CheckpointError(ParameterError):
 def reason_of(error: BaseException) -> str:
     """Write what an exception of somebody else's says in one line, with its type."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def told(error: Exception) -> str:
+    """Write in one line why a run failed: errors of ours say it, others need their type."""
+    return str(error) if isinstance(error, ValueError | FloatingPointError) else reason_of(error)
 
 
 class WorkerError(RuntimeError):
@@ -144,7 +149,7 @@ class DivergedError(FloatingPointError):
 
 
 class UnfinishedError(FloatingPointError):
-    """Runs of a grid that diverged, while the others finished."""
+    """Runs of a grid that failed, while the others finished."""
 
     def __init__(self, failed: Mapping[str, str], count: int) -> None:
         self.failed, self.count = dict(failed), count

@@ -17,17 +17,21 @@ except ImportError:  # Windows: nothing keeps a second process out
     fcntl = None  # type: ignore[assignment]
 
 _LOCK = ".lock.tmp"
+_HELD: set[Path] = set()  # by this process, for which the system's locks are one
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold a directory for this process; that another one holds it is an error. The lock ends with the process.
+    """Hold a directory for one caller; that somebody else holds it is an error. The lock ends with the process.
 
     What a killed process left half-written there, files under temporary names, is removed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    path = out / _LOCK
+    path = out.resolve() / _LOCK
+    if path in _HELD:
+        raise _in_use(out, "this process")
     with _open_locked(path) as file:
+        _HELD.add(path)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
@@ -37,6 +41,7 @@ def locked(out: Path) -> Iterator[None]:
         try:
             yield
         finally:
+            _HELD.discard(path)
             if _is_at(file, path):  # a directory that was removed may be another process's by now
                 with suppress(PermissionError):  # Windows keeps a file that is open; the next process takes it up
                     path.unlink(missing_ok=True)
@@ -53,14 +58,18 @@ def _open_locked(path: Path) -> IO[str]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            found = f"{path.parent}, where {file.read() or 'another process'} does"
+            holder = file.read() or "another process"
             file.close()
-            raise RunDirectoryError("out", "a directory in which no other process works", found) from None
+            raise _in_use(path.parent, holder) from None
         except OSError:  # a file system without locks
             return file
         if _is_at(file, path):
             return file
         file.close()
+
+
+def _in_use(out: Path, holder: str) -> RunDirectoryError:
+    return RunDirectoryError("out", "a directory that nobody else is using", f"{out}, in use by {holder}")
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

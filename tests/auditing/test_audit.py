@@ -394,6 +394,15 @@ def test_a_model_is_audited_under_corruption() -> None:
     assert found.corruptions.constants == "cifar"
 
 
+def test_severities_are_those_of_the_nearest_image_size() -> None:
+    split = MemorySplit(torch.zeros(4, 3, 64, 64, dtype=torch.uint8), torch.arange(4) % 2)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2))
+    options = {"preprocess": Preprocessing((0.5,) * 3, (0.5,) * 3), "corruptions": ("contrast",), "progress": False}
+    for given, expected in ((None, "tiny-imagenet"), ("cifar", "cifar")):
+        record = audit(model, Images("x", ("a", "b"), split), constants=given, **options)
+        assert record.corruptions.constants == expected
+
+
 @pytest.mark.parametrize("wrap", [lambda z: {"logits": z}, lambda z: (z, None), lambda z: [z], lambda z: z])
 def test_logits_are_found_in_what_a_model_returns(wrap) -> None:  # type: ignore[no-untyped-def]
     z = torch.randn(3, 4)

@@ -7,9 +7,10 @@ from made_audits import cell, made
 from scipy import stats
 from typer.testing import CliRunner
 
-from shiftcal.auditing.gate import Limits, checks, overall, summary, wilson
+from shiftcal.auditing.gate import Limits, checks, overall, wilson
 from shiftcal.cli import app
 from shiftcal.records.audit import AUDIT, AuditRecord, write_audit
+from shiftcal.report.gate import summary
 
 
 @pytest.fixture
@@ -121,6 +122,13 @@ def test_the_summary_is_for_a_pull_request(tmp_path: Path, record: AuditRecord) 
     assert path.read_text().startswith("### Calibration gate: passed")
     assert "| clean ECE | ≤ 6.0 % | 5.0 % | 4.0 % to 6.0 % | passed |" in path.read_text()
     assert overall([], strict=False) == "not judged"
+
+
+def test_names_in_the_summary_are_no_markdown(record: AuditRecord) -> None:
+    model = record.model.model_copy(update={"name": "<b>x</b>|[y](http://z)"})
+    text = summary(record.model_copy(update={"model": model, "verdict": ("a [b](c)",)}), (), strict=False)
+    assert r"\<b\>x\</b\>\|\[y\](http://z)" in text
+    assert r"a \[b\](c)" in text
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"audit_schema": 99}', '{"audit_schema": 1, "clean": 3}'])

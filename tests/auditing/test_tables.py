@@ -222,6 +222,13 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_paths_may_be_text_and_one_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", target=Y, logits=Z)
+    expected = read_predictions([tmp_path / "p.npz"]).clean.logits
+    for given in (str(tmp_path / "p.npz"), [str(tmp_path / "p.npz")], tmp_path / "p.npz"):
+        assert torch.equal(read_predictions(given).clean.logits, expected)
+
+
 def test_one_row_is_audited(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", target=Y[:1], logits=Z[:1])
     answer = CliRunner().invoke(app, ["audit", "--predictions", str(tmp_path / "p.npz"), "--out", str(tmp_path / "a")])

@@ -38,6 +38,14 @@ def test_what_is_read_back_gives_the_same_bit_for_bit(kind: str, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
 
 
+def test_reading_draws_no_random_numbers(tmp_path: Path) -> None:
+    calibrator = calibrators.TemperatureScaling().fit(torch.randn(20, 3), torch.arange(20) % 3)
+    calibrators.save(tmp_path / "t.safetensors", calibrator)
+    before = torch.get_rng_state()
+    calibrators.load(tmp_path / "t.safetensors")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_an_audits_directory_stands_for_its_calibrator(tmp_path: Path) -> None:
     calibrators.save(tmp_path / "calibrator.safetensors", TemperatureScaling().fit(*data()))
     places = (tmp_path, tmp_path / "calibrator.safetensors", str(tmp_path))

@@ -564,8 +564,8 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
         assert first.stdout.readline()
         second = shiftcal(*words, "--resume")
         assert second.returncode == 2
-        expected = "Parameter `out` should be a directory in which no other process works. "
-        assert second.stderr.startswith(f"{expected}Found `out = {out}, where process {first.pid} on ")
+        expected = "Parameter `out` should be a directory that nobody else is using. "
+        assert second.stderr.startswith(f"{expected}Found `out = {out}, in use by process {first.pid} on ")
         assert second.stderr.count("\n") == 1
     finally:
         first.kill()

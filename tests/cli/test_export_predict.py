@@ -218,7 +218,7 @@ def test_unreadable_images_are_named_counted_and_left_out(place: Path, tmp_path:
     with pytest.warns(UserWarning, match="left out"):
         code, _, stderr = invoke("predict", place / "run", tmp_path / "images", "--out", out, "--batch-size", 30)
     assert (code, stderr.count("\n")) == (2, 1)
-    assert "2 of 101 that are not" in stderr
+    assert "2 unreadable of 101" in stderr
     assert out.read_bytes() == before, "an earlier table stays"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "p.csv"]
 

@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from shiftcal import models
+from shiftcal._lock import locked
+from shiftcal.auditing.audit import Images
 from shiftcal.cli import app
+from shiftcal.data.split import FileSplit
 from shiftcal.experiments.audited import audit_model, prepare
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.elsewhere import measure_folder
+from shiftcal.experiments.imaged import shared_images
 from shiftcal.experiments.opened import open_model
 from shiftcal.experiments.run import complete
 from shiftcal.experiments.wanted import Wanted
@@ -325,6 +330,20 @@ def test_calibrators_are_not_fitted_on_the_test_images(named: Path, tmp_path: Pa
     (some / "cat" / "0.png").write_bytes((data / "cat" / "0.png").read_bytes())
     ready = prepare(wanted(named, data, validation=some), progress=False)
     assert any(note.startswith("1 validation images are test images too") for note in ready.notes)
+
+
+def test_an_audit_holds_its_directory(checkpoint: Path, tmp_path: Path) -> None:
+    asked = wanted(checkpoint, pictures(tmp_path / "all"))
+    with locked(tmp_path / "audit"), pytest.raises(ValueError, match="`out` should be a directory that nobody else"):
+        audit_model(asked, tmp_path / "audit", progress=False)
+
+
+def test_copies_on_disk_are_the_same_images(tmp_path: Path) -> None:
+    files = sorted(pictures(tmp_path / "all").rglob("*.png"))
+    copied = [Path(shutil.copy(file, tmp_path / f"other-{k}.png")) for k, file in enumerate(files[:3])]
+    test, validation = (FileSplit(tuple(some), torch.zeros(len(some), dtype=torch.long)) for some in (files, copied))
+    images = Images("x", NAMES, test, validation)
+    assert shared_images(images) == 3
 
 
 def test_a_softmax_at_the_end_is_noticed(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    refused = rf"no other process works. Found `out = {tmp_path}, where process {holder.pid} on .* does`"
+    refused = rf"nobody else is using. Found `out = {tmp_path}, in use by process {holder.pid} on .*`"
     with pytest.raises(ValueError, match=refused), locked(tmp_path):
         raise AssertionError
     holder.kill()  # the lock ends with its process, however that ends
@@ -61,6 +61,15 @@ def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert list(tmp_path.iterdir()), "held"
     assert not list(tmp_path.iterdir())
+
+
+def test_one_caller_in_a_process_holds_a_directory(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        with pytest.raises(ValueError, match="in use by this process"), locked(tmp_path / "."):
+            raise AssertionError
+        assert list(tmp_path.iterdir()), "the first one still holds it"
+    with locked(tmp_path):
+        pass
 
 
 def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shiftcal._lock import locked
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments import run as run_module
 from shiftcal.experiments.config import Config, load_config
@@ -89,6 +90,33 @@ def test_the_evaluation_can_be_changed_and_is_remembered(run: Path) -> None:
     again = reevaluate(run, progress=False)  # config.json and the record still belong together
     assert again.evaluation.clean == record.evaluation.clean
     assert complete(config("evaluation.bins=7", "evaluation.corruptions=['fog']"), run, resume=True, progress=False)
+
+
+def test_a_kill_between_record_and_config_is_mended_by_the_next_evaluation(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shiftcal.experiments.finished.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            reevaluate(run, overrides=["evaluation.bins=7", "evaluation.corruptions=['fog']"], progress=False)
+    assert json.loads((run / "config.json").read_text())["evaluation"]["bins"] == 15
+    again = reevaluate(run, progress=False)
+    assert len(again.evaluation.clean.bins.count) == 7
+    assert json.loads((run / "config.json").read_text())["evaluation"] == again.config["evaluation"]
+
+
+def test_an_evaluation_holds_its_run(run: Path) -> None:
+    with locked(run), pytest.raises(ValueError, match="`out` should be a directory that nobody else is using"):
+        reevaluate(run, progress=False)
+
+
+def test_a_config_that_fine_tunes_trains_no_whole_network() -> None:
+    tuned = config().model_copy(update={"finetuned_from": "nowhere.pt"})
+    with pytest.raises(ValueError, match=r"`config` should be one that trains a whole network.*shiftcal finetune"):
+        run_module.train(tuned, progress=False)
 
 
 def test_a_record_is_not_replaced_by_one_that_knows_less(run: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shiftcal._errors import UnfinishedError
-from shiftcal.experiments import side_by_side
+from shiftcal.experiments import grid, side_by_side
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.grid import complete_all
 from shiftcal.experiments.run import complete
@@ -37,6 +37,23 @@ def test_they_end_as_one_after_the_other_and_one_that_fails_stops_none(tmp_path:
     assert (tmp_path / "grid" / "ce-1" / "record.json").is_file()
     again = complete_all(configs, tmp_path / "grid2", workers=2)  # finished runs are kept
     assert [record.started for record in again] == [record.started for record in found]
+
+
+def test_whatever_fails_one_after_the_other_stops_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = grid.complete
+
+    def failing(config: Config, *args: Any, **options: Any) -> Any:
+        if config.seed == 0:
+            raise OSError("no such disk")
+        return real(config, *args, **options)
+
+    monkeypatch.setattr(grid, "complete", failing)
+    configs = {f"ce-{seed}": config("method=ce", f"seed={seed}") for seed in range(2)}
+    with pytest.raises(UnfinishedError, match=r"1 of 2 runs did not finish\. ce-0: OSError: no such disk"):
+        complete_all(configs, tmp_path)
+    assert (tmp_path / "ce-1" / "record.json").is_file()
 
 
 def test_workers_are_for_this_machine(tmp_path: Path) -> None:

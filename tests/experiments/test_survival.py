@@ -312,6 +312,17 @@ def test_where_the_last_ones_are_damaged_the_best_is_taken(dataset: data.Dataset
     assert same(whole, resumed)
 
 
+def test_damaged_checkpoints_make_way_for_the_next_one(tmp_path: Path) -> None:
+    tensors = {"w": torch.zeros(1)}
+    for epoch in (4, 5, 6):
+        checkpoint.write(tmp_path, checkpoint.name_of(epoch), tensors, {}, b"[]")
+    for path in checkpoint.checkpoints(tmp_path):  # so that training resumed from an earlier one
+        (path / "state.pt").write_bytes(b"damaged")
+    written = [checkpoint.write(tmp_path, checkpoint.name_of(epoch), tensors, {}, b"[]") for epoch in (2, 3, 4)]
+    assert checkpoint.checkpoints(tmp_path) == written[1:]
+    assert all(map(checkpoint.is_whole, written[1:]))
+
+
 def test_it_says_where_it_resumes(
     dataset: data.Dataset, tmp_path: Path, stop_at: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,11 +87,18 @@ def test_wandb_is_told_each_epoch_under_its_number_and_the_end(
     dataset: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    run = SimpleNamespace(log=lambda _, step: told.append(step), finish=lambda: told.append("end"))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run))
+    asked: list[str | None] = []
+
+    def init(**options: Any) -> Any:
+        asked.append(options["id"])
+        return SimpleNamespace(id="a1", log=lambda _, step: told.append(step), finish=lambda: told.append("end"))
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     settings = config('train.track=["wandb"]')
     train(settings, dataset, checkpoints=tmp_path / "checkpoints", progress=False)
     assert told == [*range(1, settings.train.epochs + 1), "end"]
+    train(settings, dataset, checkpoints=tmp_path / "checkpoints", resume=True, progress=False)
+    assert asked == [None, "a1"], "a resumed run continues in the same one"
     told.clear()
     broken = config('train.track=["wandb"]', "method=ce", "train.learning_rate=1e30", "train.warmup=0.0")
     with pytest.raises(FloatingPointError):

@@ -195,7 +195,7 @@ def test_what_cannot_be_handed_over_is_told_and_trains_on_its_own(
     (tmp_path / "rect-only" / "notes.txt").write_text("somebody's")
     assert handed() == ["weighted-sum"]
     told = capsys.readouterr().out
-    assert "dfl does not continue from the warm-up of fgr: Parameter `out` should be a directory in which no" in told
+    assert "dfl does not continue from the warm-up of fgr: Parameter `out` should be a directory that nobody" in told
     assert "rect-only does not continue from the warm-up of fgr: " in told
     assert "weighted-sum" not in told
     monkeypatch.setattr(warmup, "locked", locked)
@@ -242,7 +242,7 @@ def test_a_damaged_best_checkpoint_is_left_out(warmed: Path, tmp_path: Path) -> 
 
 
 def held(out: Path) -> Any:
-    raise RunDirectoryError("out", "a directory in which no other process works", str(out))
+    raise RunDirectoryError("out", "a directory that nobody else is using", str(out))
 
 
 def full_disk(*_: Any) -> Path:

@@ -399,6 +399,14 @@ def test_a_constraint_that_alone_hides_parameters_is_refused() -> None:
         rectified_backward(main_loss, constraint_loss, model.parameters())
 
 
+def test_a_rule_of_another_length_is_refused() -> None:
+    model = torch.nn.Linear(3, 2)
+    logits, targets = model(torch.randn(4, 3)), torch.tensor([0, 1, 1, 0])
+    both = losses.cross_entropy(logits, targets), losses.soft_ece(logits, targets)
+    with pytest.raises(ValueError, match=r"`rule` should be a function that returns \[8\].*Found `rule = \[3\]"):
+        rectified_backward(*both, model.parameters(), rule=lambda main, constraint: main[:3])
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_list_of_parameters_and_no_loss_is_named() -> None:
     model = torch.nn.Linear(2, 2)
@@ -407,12 +415,12 @@ def test_what_is_no_list_of_parameters_and_no_loss_is_named() -> None:
     for listed, found in (
         (optimizer.param_groups, "a list with a dict"),
         (model.named_parameters(), "a generator with a tuple"),
-        (model, "a Linear with a Linear"),
-        (model.weight, "a Parameter with a Parameter"),
+        (model, "a single Linear"),
+        (model.weight, "a single Parameter"),
     ):
-        with pytest.raises(ValueError, match=rf"`parameters` should be several tensors.*{found}"):
+        with pytest.raises(ValueError, match=rf"`parameters` should be an iterable of tensors.*{found}"):
             rectified_backward(loss, loss, listed)
-    with pytest.raises(ValueError, match="`constrained` should be several tensors"):
+    with pytest.raises(ValueError, match="`constrained` should be an iterable of tensors"):
         rectified_backward(loss, loss, model.parameters(), constrained=model)
     with pytest.raises(ValueError, match=r"`constraint_loss` should be a scalar tensor.*Found .* = 0.0"):
         rectified_backward(loss, 0.0, model.parameters())

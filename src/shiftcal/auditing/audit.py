@@ -13,7 +13,7 @@ from torch import nn
 from shiftcal import _distributed
 from shiftcal._progress import Progress
 from shiftcal.auditing.behind import Behind
-from shiftcal.auditing.grid import STRENGTHS, ShiftGrid
+from shiftcal.auditing.grid import STRENGTHS, ShiftGrid, nearest_constants
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted, audit_cell, fit_all
 from shiftcal.auditing.predictors import check_logits
@@ -129,7 +129,7 @@ def audit(
     *,
     preprocess: Preprocessing,
     corruptions: Sequence[str] = ("all",),
-    constants: str = "cifar",
+    constants: str | None = None,
     frost: str | None = None,
     bins: int = 15,
     batch_size: int = 500,
@@ -146,7 +146,7 @@ def audit(
         preprocess: What makes stored images the model's input.
         corruptions: Names of corruptions of the test images, each at five severities; ("all",) is the 15 of the
             benchmark, ("extra",) the four others, () none.
-        constants: Whose severities, see `corrupt`.
+        constants: Whose severities, see `corrupt`; by default those made for images nearest to this size.
         frost: Where frost's photographs come from, see `corrupt`.
         bins: Number of bins.
         batch_size: Images at a time.
@@ -155,7 +155,7 @@ def audit(
         on_fitted: Gets the fitted calibrators.
         progress: Show progress.
     """
-    grid = ShiftGrid(corruptions, constants, frost)
+    grid = ShiftGrid(corruptions, constants or nearest_constants(images.test.shape[-1]), frost)
     grid.check_images(images.test)
     cells = list(grid.cells(images.test, images.shifts))
     total = 1 + len(cells) + (1 + len(STRENGTHS) if images.validation is not None else 0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shiftcal._errors import wrong
-from shiftcal.auditing.verdict import percent
 from shiftcal.records.audit import AuditCell, AuditRecord
 
 Result = Literal["passed", "failed", "not judged"]
@@ -169,19 +168,3 @@ def overall(found: Sequence[Check], *, strict: bool) -> Result:
     if "failed" in results:
         return "failed"
     return "not judged" if "not judged" in results or not results else "passed"
-
-
-def summary(record: AuditRecord, found: Sequence[Check], *, strict: bool) -> str:
-    """Write the result in Markdown, for a pull request."""
-    result = overall(found, strict=strict)
-    lines = [f"### Calibration gate: {result}", "", f"{record.model.name} on {record.data.name}", ""]
-    lines += ["| | limit | found | 95 % interval | result |", "|---|---:|---:|---:|---|"]
-    for check in found:
-        sign = "≤" if check.upper else "≥"
-        value = "–" if check.value is None else percent(check.value)
-        known = check.value is not None and (check.low, check.high) != (0.0, 1.0)
-        interval = f"{percent(check.low)} to {percent(check.high)}" if known else "–"
-        reason = check.reason or (check.no_interval if strict else "")
-        word = check.result(strict=strict) + (f": {reason}" if reason else "")
-        lines.append(f"| {check.name} | {sign} {percent(check.limit)} | {value} | {interval} | {word} |")
-    return "\n".join([*lines, "", *record.verdict, ""])

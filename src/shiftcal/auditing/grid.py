@@ -27,6 +27,11 @@ from shiftcal.shifts.read import check_corrupted, load_corrupted, manifest_of
 STRENGTHS = (1.0, 3.0, 5.0, 10.0)
 
 
+def nearest_constants(size: int) -> str:
+    """Name the corruption constants made for images nearest to a size."""
+    return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
+
+
 @dataclass(frozen=True)
 class ShiftGrid:
     """Which corruptions of the test images are measured, each at five severities, and where their images come from.

@@ -26,7 +26,7 @@ SHIFTS = ("shift", "domain", "corruption")
 _SUM, _ROUNDED, _MOST = 1e-3, 5e-4, 0.02  # what a row's sum may be off: at least, for each rounded class, at most
 
 
-def read_predictions(files: Sequence[Path], classes: Sequence[str] = ()) -> PredictionSets:
+def read_predictions(files: str | Path | Sequence[str | Path], classes: Sequence[str] = ()) -> PredictionSets:
     """Read predictions and sort them into the clean test set, validation data and shifted sets.
 
     Files are `.npz` with the arrays `target` and `logits` or `probabilities`; `target.npy` beside `logits.npy` or
@@ -34,12 +34,13 @@ def read_predictions(files: Sequence[Path], classes: Sequence[str] = ()) -> Pred
     Targets are indices of columns, or names where `classes` names the columns.
     Further columns or arrays may be `id`, `split`, `shift` (or `domain`, or `corruption`) and `severity`.
     """
-    tables = [_checked(_read(file, files), file, classes) for file in files if file.name != TARGETS]
+    paths = [Path(file) for file in ((files,) if isinstance(files, str | Path) else files)]
+    tables = [_checked(_read(file, paths), file, classes) for file in paths if file.name != TARGETS]
     if not tables:
-        raise DataError("predictions", "files with predictions", ", ".join(map(str, files)) or "none")
+        raise DataError("predictions", "files with predictions", ", ".join(map(str, paths)) or "none")
     widths = {table.outputs.shape[1] for table in tables}
     if len(widths) > 1:
-        found = ", ".join(f"{f.name}: {t.outputs.shape[1]}" for f, t in zip(files, tables, strict=False))
+        found = ", ".join(f"{f.name}: {t.outputs.shape[1]}" for f, t in zip(paths, tables, strict=False))
         raise DataError("predictions", "of one number of classes", found)
     return sorted_sets(tables)
 

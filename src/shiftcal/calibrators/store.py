@@ -81,7 +81,7 @@ def load(path: str | Path) -> Calibrator:
         calibrator = KINDS[kind](**described.get("arguments", {}))
         calibrator.load_state_dict(tensors)
         columns = int(tensors["classes"])
-        usable = bool(calibrator(torch.randn(3, columns, dtype=torch.float64)).isfinite().all())
+        usable = bool(calibrator(torch.linspace(-1, 1, 3 * columns, dtype=torch.float64).view(3, -1)).isfinite().all())
     except Exception as error:  # whatever a forged state does not fit
         raise DataError("calibrator", "a whole file", f"{path}: {reason_of(error)}") from None
     if not usable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftcal._errors import wrong
+from shiftcal._errors import check_count, wrong
 from shiftcal.cli._shared import (
     ChannelMean,
     ChannelStd,
@@ -121,8 +121,8 @@ def audit(
             if given := [f"--{name}" for name, value in of_models.items() if value]:
                 expected = "given without options for a model (a table says itself what it has, docs/audit.md)"
                 raise wrong("predictions", expected, ", ".join(given))
-        if bins < 1 or batch_size < 1:
-            raise wrong("bins", "positive, and batch-size too", f"{bins}, {batch_size}")
+        check_count("bins", bins)
+        check_count("batch-size", batch_size)
         if calibrate is not None:
             calibrator_name(calibrate)  # before the audit, which may take long
         fitted: list[Fitted] = []

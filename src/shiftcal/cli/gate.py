@@ -37,8 +37,8 @@ def gate(
     with errors_in_one_line(summary or audit, stopped="Nothing was judged.", code=2):
         from shiftcal._io import write_atomically
         from shiftcal.auditing.gate import CODES, Limits, checks, overall
-        from shiftcal.auditing.gate import summary as summary_of
         from shiftcal.records.audit import read_audit
+        from shiftcal.report.gate import summary as summary_of
 
         limits = Limits(max_ece, max_shifted_ece, max_worst_ece, min_accuracy, min_shifted_accuracy, calibrator)
         given = (max_ece, max_shifted_ece, max_worst_ece, min_accuracy, min_shifted_accuracy)

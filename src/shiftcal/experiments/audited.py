@@ -6,7 +6,8 @@ import importlib.util
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 from shiftcal import __version__, _distributed
 from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, sha256_of, write_json
+from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
-from shiftcal.auditing.grid import ShiftGrid
+from shiftcal.auditing.grid import ShiftGrid, nearest_constants
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
 from shiftcal.auditing.predictors import SEEM_PROBABILITIES, Predictor, are_probabilities, first_rows
@@ -29,7 +31,7 @@ from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.galleried import make_audit_gallery
-from shiftcal.experiments.imaged import digests_of, images_of, nearest_constants, shared_images, source_of
+from shiftcal.experiments.imaged import digests_of, images_of, shared_images, source_of
 from shiftcal.experiments.opened import Opened, open_model
 from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names, shown
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
@@ -65,13 +67,24 @@ def audit_model(
     """
     ready = prepare(wanted, progress=progress)
     about = _about(wanted, ready)
-    if (kept := _finished(out, about)) is not None:
+    if (kept := _finished(out, about, progress=progress)) is not None:
         return kept
+    with _claimed(out):
+        return _audited(wanted, ready, out, Journal(out / JOURNAL, about), on_fitted, gallery, progress)
+
+
+def _audited(
+    wanted: Wanted,
+    ready: Ready,
+    out: Path,
+    journal: Journal,
+    on_fitted: Callable[[Fitted], None] | None,
+    gallery: bool,
+    progress: bool,
+) -> AuditRecord:
     if progress and _distributed.rank() == 0:
         for line in _lines(ready):
             say(line)
-    out.mkdir(parents=True, exist_ok=True)
-    journal = Journal(out / JOURNAL, about)
     if len(journal) and progress and _distributed.rank() == 0:
         say(f"{len(journal)} test sets were measured before the interruption and are kept.")
     started, clock = datetime.now(UTC), time.perf_counter()
@@ -139,32 +152,40 @@ def audit_tables(
     about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
     if (kept := _finished(out, about)) is not None:
         return kept
-    out.mkdir(parents=True, exist_ok=True)
-    journal = Journal(out / JOURNAL, about)
-    record = audit_predictions(
-        sets,
-        name=", ".join(file.name for file in files),
-        classes=names,
-        bins=bins,
-        journal=journal,
-        about={
-            **environment(),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "warnings": tuple(str(warning.message) for warning in caught),
-        },
-        on_fitted=on_fitted,
-    )
-    _write(out, record, journal)
+    with _claimed(out):
+        journal = Journal(out / JOURNAL, about)
+        record = audit_predictions(
+            sets,
+            name=", ".join(file.name for file in files),
+            classes=names,
+            bins=bins,
+            journal=journal,
+            about={
+                **environment(),
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "warnings": tuple(str(warning.message) for warning in caught),
+            },
+            on_fitted=on_fitted,
+        )
+        _write(out, record, journal)
     return record
 
 
-def _finished(out: Path, about: Mapping[str, Any]) -> AuditRecord | None:
+@contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """Hold the directory of an audit; of several ranks the first one does."""
+    with locked(out) if _distributed.rank() == 0 else nullcontext():
+        yield
+
+
+def _finished(out: Path, about: Mapping[str, Any], *, progress: bool = True) -> AuditRecord | None:
     """Return the record of the same audit, if it was finished; a directory of something else is an error."""
     if not (out / AUDIT).is_file():
         return None
     record = read_audit(out)
     if (out / ABOUT).is_file() and read_json(out / ABOUT) == about:
-        say(f"This audit was finished earlier ({out}; remove it to make it again).")
+        if progress and _distributed.rank() == 0:
+            say(f"This audit was finished earlier ({out}; remove it to audit again).")
         return record
     raise RunDirectoryError("out", "a new directory, or that of the same audit", f"{out}, which has another {AUDIT}")
 
@@ -174,8 +195,7 @@ def _write(out: Path, record: AuditRecord, journal: Journal) -> None:
         write_json(out / ABOUT, journal.about)
         write_audit(out / AUDIT, record)
         journal.remove()
-    if _distributed.is_distributed():
-        _distributed.barrier()
+    _distributed.barrier()
 
 
 def _about(wanted: Wanted, ready: Ready) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def write_calibrator(out: Path, record: AuditRecord, word: str, fitted: Fitted) 
     calibrator, before = fitted.calibrators.get(name), record.calibrators[name].temperature
     now = fitted.tried[name].temperature if name in fitted.tried else None
     if calibrator is None or (before is not None and (now is None or abs(now - before) > _APART)):
-        found = f"others: {name} is {now} now and was {before}" if calibrator is not None else f"no {name} any more"
-        raise DataError("validation", "the images of the audit (remove its directory to make it again)", found)
+        found = (
+            f"others, to which {name} {now} fits, not {before}" if calibrator is not None else f"others, without {name}"
+        )
+        raise DataError("validation", "the images of the audit (remove its directory to audit again)", found)
     metadata = {
         "name": name,
         "classes": list(record.data.classes),

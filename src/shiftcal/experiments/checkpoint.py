@@ -74,9 +74,13 @@ def epochs_done(directory: Path) -> int:
 
 def _by_time(paths: Iterable[Path]) -> list[Path]:
     """Sort checkpoints by epoch and step; what has another name is none."""
-    named = ((_NAME.fullmatch(path.name.removeprefix(BEST)), path) for path in paths)
-    found = [((int(match["epoch"]), int(match["step"] or 0)), path) for match, path in named if match]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in paths if _time_of(path) is not None), key=_time_of)  # type: ignore[arg-type]
+
+
+def _time_of(path: Path) -> tuple[int, int] | None:
+    """Return the epochs that a checkpoint has, and the steps of the one under way; None for what is none."""
+    match = _NAME.fullmatch(path.name.removeprefix(BEST))
+    return (int(match["epoch"]), int(match["step"] or 0)) if match else None
 
 
 class Saver:
@@ -178,7 +182,10 @@ def is_whole(path: Path) -> bool:
 
 
 def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, history: bytes) -> Path:
-    """Write a checkpoint and remove all but the last two."""
+    """Write a checkpoint and remove all but the last two.
+
+    Later ones are removed too: they are damaged, or training would have resumed from them.
+    """
     final, temporary = directory / name, directory / f".{name}.tmp"
     for left in directory.glob(".*.tmp"):  # by a kill: this process alone writes here
         shutil.rmtree(left, ignore_errors=True)
@@ -197,9 +204,17 @@ def write(directory: Path, name: str, tensors: dict[str, Tensor], state: Any, hi
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in checkpoints(directory)[:-_KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    _remove_others(directory, final)
     return final
+
+
+def _remove_others(directory: Path, newest: Path) -> None:
+    found = checkpoints(directory)
+    if newest not in found:
+        return  # the best one of another run, which shares its warm-up
+    last = found.index(newest) + 1
+    for other in (*found[: max(last - _KEEP, 0)], *found[last:]):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def keep_best(path: Path) -> None:

@@ -14,17 +14,18 @@ from torch import nn
 from shiftcal import models
 from shiftcal._errors import RunDirectoryError, wrong
 from shiftcal._io import first_difference, sha256_of, write_json
+from shiftcal._lock import locked
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config, config_of_run, from_dict, stored_config
+from shiftcal.experiments.directory import RESUMABLE_KEYS
 from shiftcal.experiments.environment import environment, resolve_device
 from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
 from shiftcal.records import (
     CONFIG,
     RECORD,
-    SPEED_KEYS,
     WEIGHTS,
     Environment,
     Evaluation,
@@ -76,9 +77,9 @@ def check_weights(out: Path, record: RunRecord) -> str:
 
 
 def check_config_of(out: Path, stored: Config, record: RunRecord) -> None:
-    """Raise unless a run's config.json is that of its record."""
+    """Raise unless a run's config.json is that of its record, but for the evaluation: the record tells of the last."""
     theirs = stored_config(record.config, out / RECORD, stored).to_dict()
-    if differing := first_difference(theirs, stored.to_dict(), ignored=SPEED_KEYS):
+    if differing := first_difference(theirs, stored.to_dict(), ignored=RESUMABLE_KEYS):
         raise RunDirectoryError("config", f"that of {RECORD}", f"{out / CONFIG} with {differing}")
 
 
@@ -107,7 +108,7 @@ def reevaluate(
     trust: bool = False,
     progress: bool = True,
 ) -> RunRecord:
-    """Evaluate a finished run's weights again and renew its record, which then knows at least what it knew.
+    """Evaluate a finished run's weights again and renew its record, which keeps at least what it had.
 
     Args:
         out: Directory of the run.
@@ -116,7 +117,18 @@ def reevaluate(
         trust: Import and call functions of other packages that the run's config names.
         progress: Show progress.
     """
+    check_finished(out)
+    with locked(out):
+        return _reevaluated(out, root, overrides, trust, progress)
+
+
+def _reevaluated(out: Path, root: Path | None, overrides: Sequence[str], trust: bool, progress: bool) -> RunRecord:
     record, digest, stored = open_run(out, trust=trust)
+    if (
+        stored.evaluation
+        != (last := from_dict(stored.to_dict() | {"evaluation": record.config["evaluation"]})).evaluation
+    ):
+        write_json(out / CONFIG, last.to_dict())  # a kill came between the record and this
     config = changed_config(out, root, overrides)
     check_config(config)
     dataset = matched(config, load_dataset(config), out)
@@ -137,9 +149,9 @@ def reevaluate(
             "evaluated_again": Environment.model_validate(environment()),
         }
     )
+    write_record(out / RECORD, record)
     if settled != stored:
         write_json(out / CONFIG, settled.to_dict())
-    write_record(out / RECORD, record)
     return record
 
 
@@ -162,7 +174,7 @@ def _check_grid(grid: ShiftGrid, dataset: Dataset, record: RunRecord, config: Co
     lost = {cell.shift for cell in record.evaluation.shifts} - set(grid.names(dataset))
     lost |= record.evaluation.scaled_by - set(config.evaluation.temperatures)
     if lost:
-        expected = f"of all that {RECORD} has (removed or renamed first, it makes way for a smaller one)"
+        expected = f"one that covers all that {RECORD} has (remove {RECORD} to evaluate less)"
         raise wrong("evaluation", expected, f"one without {', '.join(sorted(map(str, lost)))}")
 
 

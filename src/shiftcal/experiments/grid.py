@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, check_count, unknown, wrong
+from shiftcal._errors import RunDirectoryError, UnfinishedError, check_count, told, unknown, wrong
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
@@ -37,7 +37,7 @@ def complete_all(
 ) -> list[RunRecord]:
     """Complete every run in its subdirectory of `out` and return the records; finished runs are kept.
 
-    A run that diverges does not stop the others: `UnfinishedError` is raised when these have finished.
+    A run that fails does not stop the others: `UnfinishedError` is raised when these have finished.
     Nothing is trained or written unless all of it can be, see `check_all`. The engine is "local", one after the other
     here or `workers` at a time, or "ray". With `share_warmup`, what runs have in common until filter and constraint
     start is trained by one of them (not on Ray, and not where ranks are on several machines).
@@ -66,9 +66,9 @@ def complete_all(
         after = partial(hand_over, followers=followers, out=out, by=name) if followers else None
         try:
             done.append(complete(config, out / name, resume=True, dataset=kept[config.data], after_warmup=after))
-        except DivergedError as error:
-            failed[name] = str(error)
-            say(f"{name}: {error}")
+        except Exception as error:  # whatever it is, the others go on
+            failed[name] = told(error)
+            say(f"{name}: {failed[name]}")
     if failed:
         raise UnfinishedError(failed, len(configs))
     return done

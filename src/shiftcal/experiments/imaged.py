@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shiftcal import _distributed, data
 from shiftcal._errors import DataError, wrong
+from shiftcal._io import sha256_of
 from shiftcal.auditing.audit import Images
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.images import Tree, find_images
@@ -41,11 +42,6 @@ def source_of(wanted: Wanted, opened: Opened) -> tuple[Dataset | None, Path | No
         return load_dataset(load_config(wanted.data)), None
     names = ", ".join(name for name in data.ADDED.names() if name not in data.BY_PATH)
     raise wrong("data", f"a folder, one of {names}, or a recipe", wanted.data)
-
-
-def nearest_constants(size: int) -> str:
-    """Name the corruption constants made for images nearest to a size."""
-    return "cifar" if size <= 45 else "tiny-imagenet" if size <= 120 else "imagenet"
 
 
 def images_of(
@@ -119,6 +115,8 @@ def digest_of(split: ImageSplit | None) -> str | None:
         for path in split.files:
             state = path.stat()
             found.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    else:
+        raise _unknown_kind(split)
     return found.hexdigest()
 
 
@@ -129,16 +127,26 @@ def digests_of(images: Images) -> dict[str, Any]:
 
 
 def shared_images(images: Images) -> int:
-    """Count the validation images that are test images too; those on disk by their names and sizes."""
-    if images.validation is None:
-        return 0
-    test, validation = _each(images.test), _each(images.validation)
-    return sum(one in test for one in validation)
+    """Count the validation images that are test images too: the same pixels in memory, the same files on disk."""
+    test, validation = images.test, images.validation
+    if isinstance(test, MemorySplit) and isinstance(validation, MemorySplit):
+        return len(_pixels(test) & _pixels(validation))
+    if isinstance(test, FileSplit) and isinstance(validation, FileSplit):
+        return _shared_files(test.files, validation.files)
+    return 0
 
 
-def _each(split: ImageSplit) -> set[bytes]:
-    if isinstance(split, MemorySplit):
-        return {hashlib.sha1(image.numpy().tobytes(), usedforsecurity=False).digest() for image in split.images.cpu()}
-    if isinstance(split, FileSplit):
-        return {str(path.resolve()).encode() for path in split.files}
-    raise DataError("split", "images in memory or on disk", type(split).__name__)
+def _pixels(split: MemorySplit) -> set[bytes]:
+    return {hashlib.sha1(image.numpy().tobytes(), usedforsecurity=False).digest() for image in split.images.cpu()}
+
+
+def _shared_files(test: Sequence[Path], validation: Sequence[Path]) -> int:
+    """Count the validation files with the content of a test file; only files of one size are read."""
+    sizes = [{path: path.stat().st_size for path in files} for files in (test, validation)]
+    common = set(sizes[0].values()) & set(sizes[1].values())
+    first, second = ({sha256_of(path) for path, size in found.items() if size in common} for found in sizes)
+    return len(first & second)
+
+
+def _unknown_kind(split: ImageSplit) -> DataError:
+    return DataError("split", "images in memory or on disk", type(split).__name__)

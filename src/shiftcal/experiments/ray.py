@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shiftcal._errors import DivergedError, UnfinishedError, wrong
+from shiftcal._errors import UnfinishedError, told, wrong
 from shiftcal._machine import keep_freed_memory
 from shiftcal._progress import Progress
 from shiftcal.experiments.config import Config, from_dict
@@ -43,10 +43,10 @@ def complete_on_ray(configs: dict[str, Config], out: Path, *, progress: bool = T
                 name = waiting.pop(reference)
                 try:
                     found[name] = _result(ray, reference, name)
-                except DivergedError as error:
-                    failed[name] = str(error)
+                except Exception as error:  # whatever it is, the others go on
+                    failed[name] = told(error)
                 bar.advance()
-                bar.line(f"{name} {'finished' if name in found else 'diverged'}, {len(waiting)} to go")
+                bar.line(f"{name} {'finished' if name in found else 'failed'}, {len(waiting)} to go")
     if failed:
         raise UnfinishedError(failed, len(configs))
     return [found[name] for name in configs]
@@ -64,7 +64,7 @@ def _result(ray: Any, reference: Any, name: str) -> RunRecord:
     try:
         record: RunRecord = ray.get(reference)
     except ray.exceptions.RayTaskError as error:  # what the run itself raised
-        raise error.cause if isinstance(error.cause, ValueError | DivergedError) else error from None
+        raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.RayError as error:
         raise wrong("engine", f"one whose workers stay, or come back {RETRIES} times", f"{name}: {error}") from None
     return record

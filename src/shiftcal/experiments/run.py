@@ -75,7 +75,7 @@ def train(
     config: Config,
     dataset: Dataset | None = None,
     *,
-    checkpoints: Path | None = None,
+    checkpoints: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Trained:
@@ -88,6 +88,10 @@ def train(
         resume: Continue from the last checkpoint there is.
         progress: Show a bar on a terminal, a line per epoch elsewhere.
     """
+    if config.finetuned_from:
+        expected = "one that trains a whole network (`shiftcal finetune` trains the classifier alone)"
+        raise wrong("config", expected, f"one with finetuned_from = {config.finetuned_from}")
+    checkpoints = None if checkpoints is None else Path(checkpoints)
     dataset = dataset or load_dataset(config)
     check_training_data(config, dataset)
     setup = with_noise(set_up(config, dataset), config, dataset)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from shiftcal._errors import UnfinishedError, reason_of
+from shiftcal._errors import UnfinishedError, told
 from shiftcal._machine import cores, keep_freed_memory
 from shiftcal._progress import Progress, say
 from shiftcal.experiments.config import Config, from_dict
@@ -132,7 +132,7 @@ def _complete(
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:  # told to the others' process, which goes on
-        sender.send(str(error) if isinstance(error, ValueError | FloatingPointError) else reason_of(error))
+        sender.send(told(error))
         raise SystemExit(1) from None
 
 

@@ -16,7 +16,7 @@ from shiftcal.experiments.config import Config
 
 Metrics = Mapping[str, float]
 _LOCAL_STORE = "mlruns"
-_MLFLOW_RUN = "mlflow.json"  # which run of MLflow's a directory belongs to, for --resume
+_WANDB_RUN, _MLFLOW_RUN = "wandb.json", "mlflow.json"  # which of its runs a directory belongs to, for --resume
 _AT_ONCE = 100  # parameters that MLflow takes in one request
 
 
@@ -78,15 +78,18 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """Weights & Biases; WANDB_MODE=offline keeps everything on this machine."""
+    """Weights & Biases; WANDB_MODE=offline keeps all on this machine. A resumed run continues in the same one."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         import wandb
 
         self._wandb: Any = wandb
-        self._run: Any = wandb.init(
-            project="shiftcal", name=_name_of(config), dir=str(directory), config=config.to_dict(), resume="allow"
-        )
+        place = directory / _WANDB_RUN
+        known = read_object(place).get("run_id") if place.is_file() else None
+        told: dict[str, Any] = {"project": "shiftcal", "name": _name_of(config), "config": config.to_dict()}
+        self._run: Any = wandb.init(**told, dir=str(directory), id=known, resume="allow")
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(place, {"run_id": self._run.id})
 
     def log(self, metrics: Metrics, epoch: int) -> None:
         self._run.log(dict(metrics), step=epoch)

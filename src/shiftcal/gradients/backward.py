@@ -94,7 +94,8 @@ class GradientPair:
         """Add the gradients of one micro-batch's losses."""
         for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
             if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.requires_grad:
-                about = f"shape {list(loss.shape)}, {loss.requires_grad=!s}" if isinstance(loss, Tensor) else loss
+                shape = f"of shape {list(loss.shape)} with" if isinstance(loss, Tensor) else ""
+                about = f"one {shape} requires_grad={loss.requires_grad}" if shape else loss
                 raise wrong(name, "a scalar tensor that requires a gradient", about)
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
         if not any(gradients.used):

@@ -71,11 +71,13 @@ def constrained_first(
 
 
 def _tensors(name: str, given: Iterable[Tensor]) -> list[Tensor]:
-    found = list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [given]
+    expected = "an iterable of tensors, such as `model.parameters()`"
+    if isinstance(given, Tensor) or not isinstance(given, Iterable):
+        raise wrong(name, expected, f"a single {type(given).__name__}")
+    found = list(given)
     for one in found:
-        if not isinstance(one, Tensor) or given is one:
-            expected = "several tensors, such as `model.parameters()`"
-            raise wrong(name, expected, f"a {type(given).__name__} with a {type(one).__name__}")
+        if not isinstance(one, Tensor):
+            raise wrong(name, expected, f"a {type(given).__name__} with a {type(one).__name__} in it")
     return found
 
 
@@ -83,9 +85,12 @@ def gradients_of_losses(
     main_loss: Float[Tensor, ""],
     constraint_loss: Float[Tensor, ""] | None,
     parameters: Sequence[Tensor],
-    constrained: int = 0,
+    constrained: int | None = None,
 ) -> Gradients:
-    """Differentiate a loss for all parameters and, where there is one, a constraint for the first `constrained`."""
+    """Differentiate a loss for all parameters and, where there is one, a constraint for the first `constrained`.
+
+    None means all.
+    """
     size = sum(p.numel() for p in parameters)
     # Both graphs are kept until both gradients are out: they may share a forward pass.
     main = torch.autograd.grad(main_loss, parameters, retain_graph=constraint_loss is not None, allow_unused=True)
@@ -140,11 +145,12 @@ def write_gradients(
         _write_each(vector, parameters)
         return
     for p, piece, wanted in zip(parameters, split(vector, parameters), used, strict=True):
-        if accumulate and (not wanted or p.grad is not None):
-            if wanted and p.grad is not None:
-                p.grad += piece.to(p.dtype)
-            continue
-        p.grad = piece.to(p.dtype) if wanted else None
+        if not wanted:
+            p.grad = p.grad if accumulate else None
+        elif accumulate and p.grad is not None:
+            p.grad += piece.to(p.dtype)
+        else:
+            p.grad = piece.to(p.dtype)
 
 
 def _write_each(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> None:

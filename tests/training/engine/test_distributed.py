@@ -185,7 +185,7 @@ def test_processes_meet_those_of_their_own_start(monkeypatch: pytest.MonkeyPatch
     for name, parts in zip(("old", "new"), starts, strict=True):
         assert [part.get("address") for part in parts] == [name.encode()] * 3
     monkeypatch.setattr(_distributed, "_TIMEOUT", timedelta(seconds=0.1))
-    with pytest.raises(TimeoutError, match=r"of 3 ranks, \[1, 2\] did not join"):
+    with pytest.raises(TimeoutError, match=r"Ranks \[1, 2\] of 3 did not join"):
         _distributed._fresh_prefix(store, 0, 3)
 
 
