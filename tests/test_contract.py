@@ -19,7 +19,7 @@ from torch import Tensor
 
 import shiftcal
 import shiftcal.gradients
-from shiftcal import ConstraintMomentum, metrics
+from shiftcal import ConstraintMomentum, calibrators, losses, metrics
 
 Pair = tuple[Tensor, Tensor]
 
@@ -94,6 +94,31 @@ def ordinary(kind: str, dtype: torch.dtype = torch.float32, n: int = 40) -> Pair
 
 def tensors(result: Any) -> Tensor:
     return result if isinstance(result, Tensor) else torch.tensor(result, dtype=torch.float64)
+
+
+DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {  # what the papers and the specification give
+    losses.label_smoothing: {"smoothing": 0.05},
+    losses.bsce_gra: {"norm": 1.0},
+    losses.max_ent: {"constraint": "mean", "gamma": 1.0, "class_prior": None},
+    losses.soft_ece: {"bins": 15, "temperature": 0.1, "centres": "midpoints"},
+    losses.soft_avuc: {"temperature": 0.01, "threshold": 0.1},
+    losses.mmce: {"kernel_width": 0.4},
+    losses.dual_focal: {"runner_up": "below"},
+    shiftcal.gradients.rules.cagrad: {"c": 0.5},
+    shiftcal.gradients.rules.add: {"weight": 1.0},
+    shiftcal.dct_low_pass: {"subsampling": "4:4:4"},
+    shiftcal.filtering.LowPassPolicy: {"ratio": 0.05, "strengths": (15, 18, 25), "filter": "dct", "redraw": True},
+    shiftcal.WeightAverage: {"decay": 0.999},
+    calibrators.TemperatureScaling: {"criterion": "nll", "search": "grid"},
+    **{getattr(metrics, name): {"bins": 15} for name in ("ece", "mce", "classwise_ece", "adaptive_ece")},
+    metrics.CalibrationMeter: {"bins": 15, "adaptive": False},
+}
+
+
+@pytest.mark.parametrize("subject", DEFAULTS, ids=lambda subject: subject.__name__)
+def test_defaults_are_those_of_the_specification(subject: Callable[..., Any]) -> None:
+    parameters = inspect.signature(subject).parameters
+    assert {name: parameters[name].default for name in DEFAULTS[subject]} == DEFAULTS[subject]
 
 
 def test_all_are_found() -> None:

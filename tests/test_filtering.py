@@ -1,4 +1,5 @@
 import io
+import math
 import subprocess
 import sys
 
@@ -66,6 +67,36 @@ def test_fft_low_pass_is_its_formula(size: tuple[int, int]) -> None:
         exact = gaussian_in_the_spectrum(images[i].permute(1, 2, 0).numpy(), ratio)
         assert np.array_equal(ours[i].permute(1, 2, 0).numpy(), np.floor(exact + 1e-9).clip(0, 255).astype(np.uint8))
         assert torch.equal(ours[i : i + 1], fft_low_pass(images[i : i + 1], ratio))
+
+
+def test_the_spectrum_filter_takes_absolute_values() -> None:
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    images[..., 12:20, 12:20] = 255  # beside its edges the inverse is negative
+    exact = gaussian_in_the_spectrum(images[0].permute(1, 2, 0).numpy(), 0.8)
+    expected = np.floor(exact + 1e-9).clip(0, 255).astype(np.uint8)
+    assert np.array_equal(fft_low_pass(images, 0.8)[0].permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.parametrize("ratio", [[math.nan], [-1.0], [0.0], [math.inf]])
+def test_radii_are_positive(ratio: list[float]) -> None:
+    with pytest.raises(ValueError, match="`ratio` should be positive"):
+        fft_low_pass(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.tensor(ratio))
+
+
+def test_strengths_fit_their_filter() -> None:
+    for strengths in ((15.7,), (0,), (101,)):
+        with pytest.raises(ValueError, match=r"`strengths` should be integers in 1\.\.100"):
+            LowPassPolicy(strengths=strengths)
+    with pytest.raises(ValueError, match="`strengths` should be positive"):
+        LowPassPolicy(filter="fft", strengths=(0.5, -1.0))
+
+
+def test_memory_order_is_irrelevant() -> None:
+    images = torch.randint(0, 256, (64, 3, 96, 96), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for subsampling in ("4:4:4", "4:2:0"):
+        expected = dct_low_pass(images, 18, subsampling=subsampling)
+        ours = dct_low_pass(images.to(memory_format=torch.channels_last), 18, subsampling=subsampling)
+        assert torch.equal(ours, expected), subsampling
 
 
 def test_a_policy_applies_its_filter(natural_images: torch.Tensor) -> None:

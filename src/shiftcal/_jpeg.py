@@ -140,7 +140,7 @@ def with_halved_chroma(
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Quantise the luma at full and the chroma at half resolution, with libjpeg's arithmetic."""
     height, width = images.shape[2:]
-    levels = rgb_to_levels(_pad(images.float()))
+    levels = rgb_to_levels(_pad(images.contiguous().float()))  # another memory order is summed otherwise
     planes = (levels[:, :1], _halve(levels[:, 1:]))
     luma, chroma = _quantise_planes(planes, tables.split([1, 2], dim=1))
     chroma = chroma[..., : -(-height // 2), : -(-width // 2)]

@@ -126,6 +126,11 @@ class LowPassPolicy:
             raise wrong("ratio", "in [0, 1)", self.ratio)
         if self.filter not in ("dct", "fft"):
             raise wrong("filter", "'dct' or 'fft'", repr(self.filter))
+        for strength in self.strengths:
+            if self.filter == "dct" and strength not in range(1, 101):
+                raise wrong("strengths", "integers in 1..100, for the filter 'dct'", list(self.strengths))
+            if not 0 < strength < math.inf:
+                raise wrong("strengths", "positive", list(self.strengths))
 
     def __call__(
         self, images: UInt8[Tensor, "n 3 height width"], strength: Tensor
@@ -181,6 +186,9 @@ def _check_ratio(ratio: float | Tensor, images: Tensor) -> Float[Tensor, " batch
         if not ratio.is_floating_point() or ratio.shape != images.shape[:1]:
             expected = f"a number, or floating point of shape [{len(images)}]"
             raise wrong("ratio", expected, f"{ratio.dtype} {list(ratio.shape)}")
+        looks = not torch.compiler.is_compiling() and ratio.device.type == "cpu"
+        if looks and not bool(((ratio > 0) & ratio.isfinite()).all()):
+            raise wrong("ratio", "positive", ratio.tolist())
         return ratio.to(device=images.device, dtype=torch.float64)
     if not 0 < ratio < math.inf:
         raise wrong("ratio", "positive", ratio)

@@ -29,6 +29,7 @@ from shiftcal.data.split import MemorySplit
 from shiftcal.evaluation import Predictions
 from shiftcal.models import build
 from shiftcal.records.audit import AuditCell, AuditRecord, read_audit
+from shiftcal.report.audit import rows_of
 
 
 def drawn(n: int, seed: int, sharpness: float = 1.6, noise: float = 0.0, classes: int = 5) -> Predictions:
@@ -500,3 +501,55 @@ def test_the_command_wants_one_thing(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["audit", "nowhere", "--out", str(tmp_path / "a")])
     assert missing.exit_code == 2
     assert not (tmp_path / "a").exists()
+
+
+def test_a_shift_that_is_no_corruption_has_a_sentence_and_a_row() -> None:
+    hospital = cell(0.15, 0.8, shift="hospital_C")
+    shifts = [*(cell(0.01, 0.9, shift="fog", severity=k, gap=0.01) for k in range(1, 6)), hospital]
+    record = made(shifts=shifts, shifted=cell(0.02, 0.88, noise_floor=0.02))
+    text = " ".join(verdict(record))
+    assert "Under hospital C it says 95.0 % and is right 80.0 %: overconfident by 15.0 points" in text
+    assert [name for name, *_ in rows_of(record)][:3] == ["clean", "mean of 6 shifted sets", "hospital C"]
+    alone = " ".join(verdict(made(shifts=[hospital], shifted=cell(0.15, 0.8))))
+    assert alone.count("Under hospital C") == 1
+    assert "Under fog" not in " ".join(verdict(made(shifts=shifts[:5], shifted=cell(0.01)))[2:])
+
+
+def test_the_best_calibrator_tells_what_it_costs_on_clean_images() -> None:
+    def tried(clean: float) -> dict[str, Any]:
+        after = {name: cell(ece) for name, ece in (("clean", clean), ("shifted", 0.05))}
+        return {"vector": {"fitted_on": "validation images", **after}}
+
+    assert "Best under shift: vector, 5.0 %, at a clean ECE of 9.0 % instead of 5.0 %." in verdict(
+        made(calibrators=tried(0.09))
+    )
+    assert "Best under shift: vector, 5.0 %." in verdict(made(calibrators=tried(0.055)))
+
+
+def test_a_class_that_is_never_found_is_told() -> None:
+    def told(**counts: Any) -> str:
+        return " ".join(warnings_of(made(clean=cell(0.05, 0.95, **counts))))
+
+    assert "It never finds dog (0 of 50 images)" in told(class_counts=(950, 50), class_hits=(950, 0))
+    assert "never finds" not in told(class_counts=(950, 50), class_hits=(940, 10))
+    assert "never finds" not in told(class_counts=(1000, 0), class_hits=(950, 0)), "there was nothing to find"
+
+
+def test_counts_of_classes_are_those_of_the_clean_set() -> None:
+    targets = torch.tensor([0, 0, 0, 1, 2])
+    logits = torch.eye(3)[torch.tensor([0, 0, 1, 1, 0])] * 5
+    clean = audit_predictions(PredictionSets(Predictions(logits, targets))).clean
+    assert (clean.class_counts, clean.class_hits) == ((3, 1, 1), (2, 1, 0))
+
+
+@pytest.mark.parametrize(("accuracy", "n", "told"), [(0.04, 200, True), (0.45, 50, False), (0.9, 200, False)])
+def test_swapped_classes_are_suspected(accuracy: float, n: int, told: bool) -> None:
+    counts = {"class_counts": (n // 2, n // 2), "class_hits": (1, 1), "n": n}
+    clean = cell(0.02, accuracy, **counts)
+    assert ("are its two classes swapped?" in " ".join(warnings_of(made(clean=clean)))) is told
+
+
+@pytest.mark.parametrize(("validation", "told"), [(1.0, True), (0.92, False), (0.85, False)])
+def test_validation_images_that_were_trained_on_are_suspected(validation: float, told: bool) -> None:
+    text = " ".join(warnings_of(made(clean=cell(0.05, 0.9), validation=cell(0.01, validation, confidence=1.0))))
+    assert ("Was it trained on the former?" in text) is told

@@ -47,6 +47,13 @@ def test_nll_is_searched_as_if_the_whole_grid_were(factor: float, n: int) -> Non
     assert TemperatureScaling().fit(logits, targets).temperature == pytest.approx(float(GRID[int(np.argmin(values))]))
 
 
+def test_of_equal_errors_the_first_temperature_is_taken() -> None:
+    """Two samples far apart: over a range of temperatures both confidences stay 1, and the ECE the same."""
+    logits, targets = torch.tensor([[400.0, 0.0], [0.0, 400.0]], dtype=torch.float64), torch.tensor([0, 1])
+    for criterion in ("nll", "ece"):
+        assert TemperatureScaling(criterion=criterion).fit(logits, targets).temperature == pytest.approx(0.1)
+
+
 def test_a_perfect_classifier_gets_the_lowest_temperature() -> None:
     logits = 1e4 * torch.eye(5).repeat(8, 1)
     assert TemperatureScaling().fit(logits, torch.arange(5).repeat(8)).temperature == pytest.approx(0.1)

@@ -453,6 +453,21 @@ def test_a_finished_audit_of_a_table_with_names_is_calibrated(tmp_path: Path) ->
     assert (tmp_path / "a" / "calibrator.safetensors").is_file()
 
 
+def test_a_model_of_one_logit_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 1))"
+    (tmp_path / "single.py").write_text(f"import torch\n\n\ndef make(classes):\n    return {made}\n")
+    monkeypatch.chdir(tmp_path)
+    torch.save(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 1)).state_dict(), tmp_path / "one.pt")
+    model = [tmp_path / "one.pt", "--model", "single:make", "--size", "32", "--mean", ".5,.5,.5", "--std", ".5,.5,.5"]
+    for words in (
+        ["predict", *model[:1], place / "loose", *model[1:], "--out", tmp_path / "p.csv"],
+        ["export", *model, "--calibrator", "none", "--to", tmp_path / "one.pt2"],
+        ["audit", *model, "--data", place / "by-class", "--out", tmp_path / "a"],
+    ):
+        code, _, stderr = invoke(*words)
+        assert (code, "torch.stack([0 * z, z], -1)" in stderr) == (2, True), stderr
+
+
 def test_a_disagreeing_export_fails_with_code_1(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shiftcal.auditing import export
 

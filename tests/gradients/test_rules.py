@@ -68,6 +68,16 @@ def test_degenerate_gradients(rule: str) -> None:
     assert RULES[rule](torch.zeros(2), main).isfinite().all()
 
 
+@pytest.mark.parametrize("rule", ["rectify", "sum", "pcgrad", "cagrad"])
+@pytest.mark.parametrize("scale", [10.0, 1e-4])
+def test_half_precision_neither_overflows_nor_vanishes(rule: str, scale: float) -> None:
+    main, constraint = torch.ones(1000).half(), (-scale * torch.ones(1000)).half()
+    expected = RULES[rule](main.double(), constraint.double())
+    ours = RULES[rule](main, constraint)
+    assert ours.dtype == torch.float16
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-3, atol=1e-3)
+
+
 def test_bad_c() -> None:
     with pytest.raises(ValueError, match=r"`c` should be in \[0, 1\)"):
         cagrad(torch.ones(2), torch.ones(2), c=1.0)

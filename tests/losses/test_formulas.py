@@ -60,6 +60,9 @@ def test_flsd53_changes_its_exponent_at_a_fifth() -> None:
     np.testing.assert_allclose(losses.flsd53(logits, targets, reduction="none"), expected, rtol=1e-9)
     shares = each(lambda p, y: float(p[y] < 0.2), logits, targets)
     assert 0.2 < shares.mean() < 0.9, "both exponents occur"
+    for p, gamma in ((0.19, 5), (0.21, 3)):
+        near = torch.tensor([[p, 1 - p]], dtype=torch.float64).log()
+        assert losses.flsd53(near, torch.tensor([0])).item() == pytest.approx(-((1 - p) ** gamma) * math.log(p))
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0])
@@ -113,6 +116,36 @@ def test_soft_avuc(temperature: float, threshold: float) -> None:
     expected = np.log(1 + (counts["AU"] + counts["IC"]) / max(counts["AC"] + counts["IU"], 1e-5))
     ours = losses.soft_avuc(logits, targets, temperature=temperature, threshold=threshold)
     assert ours.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_soft_avuc_cuts_entropy_and_denominator_off() -> None:
+    sure = torch.tensor([[40.0, 0.0]], dtype=torch.float64)  # its entropy is below what is cut off
+    h = float(-(sure.softmax(-1) * sure.log_softmax(-1)).sum())
+    t = 1 / (1 + math.exp(-(math.log(1e-5 / (1 - 1e-5)) - math.log(0.1 / 0.9)) / 1.0))
+    for target, bad, good in ((0, t * math.tanh(h), (1 - t) * (1 - math.tanh(h))), (1, 1 - t, t * math.tanh(h))):
+        expected = math.log1p(bad / max(good, 1e-5))
+        ours = losses.soft_avuc(sure, torch.tensor([target]), temperature=1.0)
+        assert ours.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_soft_avuc_has_a_gradient_where_classes_are_ruled_out() -> None:
+    logits = torch.full((1, 10), -torch.inf)
+    logits[0, 0], logits[0, 1] = 1.0, 0.5
+    losses.soft_avuc(logits.requires_grad_(), torch.tensor([0])).backward()
+    assert bool(logits.grad.isfinite().all())
+    assert bool(logits.grad[0, :2].any())
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+def test_exponents_below_one_leave_gradients_finite(gamma: float) -> None:
+    logits = torch.tensor([[1e4, 0.0], [0.0, 0.0]], requires_grad=True)
+    losses.focal(logits, torch.tensor([0, 1]), gamma=gamma).backward()
+    assert bool(logits.grad.isfinite().all())
+
+
+def test_a_prior_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="`class_prior` should be 3 shares that sum to 1"):
+        losses.max_ent(torch.zeros(2, 3), torch.tensor([0, 1]), class_prior=[0.5, 0.5, math.nan])
 
 
 @pytest.mark.parametrize("name", [name for name in losses.__all__ if name != "label_smoothing"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shiftcal import metrics
 from shiftcal.metrics import CalibrationMeter
+from shiftcal.metrics.binning import bin_index
 
 sys.path.insert(0, str(Path(__file__).parent))
 import metric_formulas as reference
@@ -71,6 +72,19 @@ def test_an_edge_belongs_to_the_bin_below_it() -> None:
     # 0.8 and 0.75 share the bin (0.7, 0.8], so that their errors partly cancel.
     p, y = rows([0.8, 0.2], [0.75, 0.25]), torch.tensor([1, 0])
     assert metrics.ece(p, y, bins=10) == pytest.approx(abs(0.5 - 0.775))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bins", [3, 5, 15])
+def test_edges_are_edges_in_every_type(dtype: torch.dtype, bins: int) -> None:
+    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(dtype)
+    below, above = (torch.nextafter(edges, torch.full_like(edges, end)) for end in (0, 1))
+    expected = torch.arange(bins - 1)
+    assert torch.equal(bin_index(edges, bins), expected)
+    assert torch.equal(bin_index(below, bins), expected)
+    assert torch.equal(bin_index(above, bins), expected + 1)
+    p, y = torch.tensor([[0.8, 0.2], [0.7, 0.3]], dtype=dtype), torch.tensor([0, 1])
+    assert metrics.ece(p, y, bins=5) == pytest.approx(0.25)
 
 
 def test_perfectly_calibrated_model_has_no_error() -> None:

@@ -88,11 +88,25 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 def test_what_else_a_file_holds_is_named(tmp_path: Path) -> None:
     torch.save({"state_dict": state(), "hyper_parameters": {"root": Path("images")}}, tmp_path / "w.ckpt")
-    with pytest.raises(ValueError, match=r"more than tensors, a pathlib\.\w*Path \(save model\.state_dict\(\) alone\)"):
+    with pytest.raises(ValueError, match=r"more than tensors, a pathlib\.\w*Path \(torch\.save its state_dict alone\)"):
         read_weights(tmp_path / "w.ckpt")
     (tmp_path / "lfs.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
     with pytest.raises(ValueError, match=r"a pointer of Git LFS to the file: git lfs pull"):
         read_weights(tmp_path / "lfs.pt")
+
+
+def test_a_training_module_may_keep_a_loss_with_weights(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    inner = {f"net.{name}": tensor for name, tensor in model.state_dict().items()}
+    for more, right in (({"criterion.weight": torch.ones(2)}, True), ({"ema.0.weight": torch.ones(2)}, False)):
+        torch.save({"state_dict": inner | more}, tmp_path / "w.ckpt")
+        other = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        if right:
+            load_weights(tmp_path / "w.ckpt", other)
+            assert torch.equal(other[0].weight, model[0].weight)
+        else:
+            with pytest.raises(ValueError, match=r"0\.weight is missing"):
+                load_weights(tmp_path / "w.ckpt", other)
 
 
 @pytest.mark.parametrize("names", ["abcd", ["features.a", "features.b", "features.c", "features.d"]])

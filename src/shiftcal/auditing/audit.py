@@ -30,7 +30,7 @@ _FEW = 2_000_000  # numbers
 NO_VALIDATION = "no validation data were given"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Images:
     """The images of an audit.
 
@@ -55,7 +55,7 @@ class Images:
         return own | {name: sum(map(len, splits)) for name, splits in self.shifts.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PredictionSets:
     """Predictions of an audit: of the clean test set, of validation data if there are any, and of shifted sets.
 

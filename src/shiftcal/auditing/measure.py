@@ -110,7 +110,9 @@ def audit_cell(
         "scaled": {name: _after(calibrator, predictions, bins) for name, calibrator in fitted.calibrators.items()},
     }
     if by_class:
+        hits = targets[p.argmax(1) == targets]
         more["by_class"] = meter.class_reliability()
+        more["class_counts"], more["class_hits"] = (t.bincount(minlength=p.shape[1]).tolist() for t in (targets, hits))
     return AuditCell.model_validate(cell | more | {"shift": shift, "severity": severity}), gaps
 
 

@@ -20,6 +20,7 @@ from shiftcal.evaluation import device_of, evaluating
 
 Outputs = Literal["logits", "probabilities"]
 METADATA = "shiftcal"  # under this key our exports say what they take and give
+TWO_OUTPUTS = "an output for each class (wrap one with a single logit z: torch.stack([0 * z, z], -1))"
 SEEM_PROBABILITIES = "rows that lie in [0, 1] and sum to 1: these are probabilities, it seems"
 _FEW = 8  # images that show what a model gives
 _SMALLEST = torch.finfo(torch.float64).tiny  # of a probability, as in `metrics.nll`
@@ -117,6 +118,8 @@ def check_logits(
 ) -> None:
     """Raise unless a model's rows have a column for each class, and hold logits; a `Predictor` says what it holds."""
     if rows.shape[1] != classes:
+        if rows.shape[1] == 1:
+            raise DataError("model", f"one with {TWO_OUTPUTS}", "1 output")
         raise DataError("model", f"one with an output for each of the {classes} classes", f"{rows.shape[1]} outputs")
     if not isinstance(model, Predictor) and are_probabilities(rows):
         raise DataError("model", "one that returns logits", SEEM_PROBABILITIES, hint)

@@ -20,6 +20,9 @@ FAMILIES = {
     "weather": ("snow", "frost", "fog", "brightness", "spatter"),
     "digital changes": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
 }
+_CORRUPTIONS = {name for members in FAMILIES.values() for name in members}
+_FEW = 8  # test sets that have a sentence of their own
+_SEEN = 5.0  # standard errors by which validation images may be classified better than test images
 
 
 def verdict(record: AuditRecord) -> tuple[str, ...]:
@@ -28,8 +31,8 @@ def verdict(record: AuditRecord) -> tuple[str, ...]:
     if is_shown(record.clean) and record.clean.ece > TRUSTED:
         found.append("Do not use its confidence as it is, not even on images like these.")
     if record.shifted is not None:
-        found += [_under_shift(record.shifted, record.shifts), *_mended(record), *_limits(record.shifts)]
-        found += _sets(record.shifted)
+        found += [_under_shift(record.shifted, record.shifts), *map(_under, _several_named(record.shifts))]
+        found += [*_mended(record), *_limits(record.shifts), *_sets(record.shifted)]
     else:
         found += _mended(record)
     return tuple(found)
@@ -86,6 +89,25 @@ def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
     return f"{under}: {_direction(mean)}{both} (ECE {percent(mean.ece)}, floor {percent(mean.noise_floor)})."
 
 
+def named_shifts(cells: Sequence[AuditCell]) -> list[AuditCell]:
+    """List the test sets that are no corruptions: each stands for itself, such as a camera or a hospital."""
+    return [cell for cell in cells if cell.severity is None and str(cell.shift) not in _CORRUPTIONS]
+
+
+def _several_named(cells: Sequence[AuditCell]) -> list[AuditCell]:
+    """List those that deserve a sentence beside the one of the mean."""
+    named = named_shifts(cells)
+    return named if len(cells) > 1 and len(named) <= _FEW else []
+
+
+def _under(cell: AuditCell) -> str:
+    """Tell of one test set; the mean over all would hide it."""
+    under = f"Under {_and([str(cell.shift)])} it says {percent(cell.confidence)} and is right {percent(cell.accuracy)}"
+    if not is_shown(cell):
+        return f"{under}: its ECE of {percent(cell.ece)} is {_within(cell)}."
+    return f"{under}: {_direction(cell)} (ECE {percent(cell.ece)}, floor {percent(cell.noise_floor)})."
+
+
 def _direction(cell: AuditCell | AuditMean) -> str:
     if abs(cell.gap) < NOTABLE and cell.ece > SHOWN * abs(cell.gap):
         return "sure enough on average, but not image by image"
@@ -95,7 +117,7 @@ def _direction(cell: AuditCell | AuditMean) -> str:
 def _listed(names: Sequence[str]) -> str:
     """Name shifts: the families of corruptions that all of them belong to, or themselves if they are few."""
     families = [family for family, members in FAMILIES.items() if set(members) & set(names)]
-    if set(names) <= {name for members in FAMILIES.values() for name in members} and len(names) > 3:
+    if set(names) <= _CORRUPTIONS and len(names) > 3:
         return _and(families)
     return _and(names) if len(names) <= 4 else f"{len(names)} shifts"
 
@@ -126,7 +148,7 @@ def _mended(record: AuditRecord) -> list[str]:
     if not after:
         reasons = sorted({str(tried.reason) for tried in record.calibrators.values() if tried.reason})
         return [f"Calibrators were not fitted: {'; '.join(reasons)}."] if reasons else []
-    if not is_shown(whole):
+    if not is_shown(whole) and not any(map(is_shown, _several_named(record.shifts))):
         return []
     words = {"temperature": "on clean data", "temperature (augmented)": "on augmented data"}
     told = [f"{words[name]} leaves {percent(after[name])}" for name in words if name in after]
@@ -134,7 +156,12 @@ def _mended(record: AuditRecord) -> list[str]:
     best = best_calibrator(record)
     if best is None:
         return [*sentences, f"No calibrator lowers its error{where}."]
-    if best not in words:
+    clean = record.calibrators[best].clean
+    price = record.shifted is not None and clean is not None and clean.ece is not None
+    if price and clean.ece >= record.clean.ece + NOTABLE:  # type: ignore[union-attr, operator]
+        cost = f", at a clean ECE of {percent(clean.ece)} instead of {percent(record.clean.ece)}"  # type: ignore[union-attr, arg-type]
+        sentences.append(f"Best{where}: {best}, {percent(after[best])}{cost}.")
+    elif best not in words:
         sentences.append(f"Best{where}: {best}, {percent(after[best])}.")
     return sentences
 
@@ -185,6 +212,7 @@ def warnings_of(record: AuditRecord) -> list[str]:
             f"It is right on {percent(record.clean.accuracy)} of the clean test images, hardly more than by chance: "
             "does it know other classes, or the same in another order? Does it take another normalisation (mean, std)?"
         )
+    found += [*_swapped(record), *_never_found(record), *_seen(record)]
     if n < ENOUGH:
         limit = percent(SHOWN * record.clean.noise_floor)
         found.append(
@@ -207,6 +235,40 @@ def warnings_of(record: AuditRecord) -> list[str]:
             f"{high:.2f}: one beyond may do better (calibrators.TemperatureScaling(search='lbfgs'))."
         )
     return found
+
+
+def _swapped(record: AuditRecord) -> list[str]:
+    """Two classes the wrong way round are right less often than a coin."""
+    cell = record.clean
+    if len(record.data.classes) not in (0, 2) or cell.accuracy >= 0.5 or not cell.n:
+        return []
+    if len(cell.class_counts) != 2 or (0.5 - cell.accuracy) < SURE * 0.5 / math.sqrt(cell.n):
+        return []
+    right = f"It is right on {percent(cell.accuracy)} of the clean test images"
+    return [f"{right}, less often than a coin would be: are its two classes swapped?"]
+
+
+def _never_found(record: AuditRecord) -> list[str]:
+    """Name the classes of which not one image is classified right, which accuracy and ECE hide where they are rare."""
+    cell, names = record.clean, record.data.classes
+    lost = [k for k, n in enumerate(cell.class_counts) if n and not cell.class_hits[k]]
+    if not lost or cell.accuracy < 1.5 / len(cell.class_counts):
+        return []
+    first = [f"{names[k] if names else f'class {k}'} (0 of {cell.class_counts[k]} images)" for k in lost[:3]]
+    more = f" and {len(lost) - 3} more classes" if len(lost) > 3 else ""
+    return [f"It never finds {', '.join(first)}{more}: accuracy and ECE say nothing of rare classes."]
+
+
+def _seen(record: AuditRecord) -> list[str]:
+    """Validation images that are classified far better than test images were probably trained on."""
+    one, other = record.validation, record.clean
+    if one is None or not one.n or not other.n or one.accuracy < other.accuracy + 0.05:
+        return []
+    mean = (one.accuracy * one.n + other.accuracy * other.n) / (one.n + other.n)
+    if one.accuracy - other.accuracy < _SEEN * math.sqrt(mean * (1 - mean) * (1 / one.n + 1 / other.n)):
+        return []
+    right = f"{percent(one.accuracy)} of the validation images and {percent(other.accuracy)} of the test images"
+    return [f"It is right on {right}. Was it trained on the former? Calibrators fitted on such images do not help."]
 
 
 def percent(value: float) -> str:

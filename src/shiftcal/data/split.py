@@ -53,7 +53,7 @@ class ImageSplit(Split, Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MemorySplit:
     """Images in memory, and their classes."""
 
@@ -88,7 +88,7 @@ class MemorySplit:
             yield torch.arange(start, end), MemorySplit(self.images[start:end], self.targets[start:end])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FileSplit:
     """Images on disk, which are decoded when they are used, and their classes."""
 
@@ -132,7 +132,7 @@ class FileSplit:
             yield index, MemorySplit(images.to(self.device), self.targets[index].to(self.device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FeatureSplit:
     """What a frozen network's classifier gets of images: views of the originals, and of them low-pass filtered."""
 

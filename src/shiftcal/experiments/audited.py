@@ -25,7 +25,7 @@ from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predict
 from shiftcal.auditing.grid import ShiftGrid, nearest_constants
 from shiftcal.auditing.journal import Journal
 from shiftcal.auditing.measure import Fitted
-from shiftcal.auditing.predictors import SEEM_PROBABILITIES, Predictor, are_probabilities, first_rows
+from shiftcal.auditing.predictors import SEEM_PROBABILITIES, TWO_OUTPUTS, Predictor, are_probabilities, first_rows
 from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
@@ -260,9 +260,8 @@ def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     if foreign:
         notes.append("validation images are cut from the training images, which the model may have seen")
     if (shared := shared_images(images)) == len(images.validation or ()) > 0:
-        raise DataError(
-            "validation", "other images than the test set's", "the same ones: nothing could be fitted on them"
-        )
+        found = f"{shared} that are test images too: nothing could be fitted on them"
+        raise DataError("validation", "other images than the test set's", found)
     if shared:
         notes.append(f"{shared} validation images are test images too: what is fitted on them looks better than it is")
     return Ready(predictor, images, preprocess, seen, shown(known), constants, tuple(notes))
@@ -284,10 +283,15 @@ def _fitted(
         raise DataError("outputs", expected, SEEM_PROBABILITIES)
     notes: list[str] = []
     if names is None:
+        if width == 1:
+            raise DataError("model", f"one with {TWO_OUTPUTS}", "1 output")
         if width != len(images.classes):
             expected = f"of {len(images.classes)} classes, as the data has (--classes FILE names its outputs)"
             raise DataError("model", expected, f"one with {width} outputs")
-        notes.append("the model does not name its classes: the order of the data's names is taken for theirs")
+        order = ", ".join(f"{k} = {name}" for k, name in enumerate(images.classes[:4])) + ", …" * (width > 4)
+        notes.append(
+            f"the model does not name its classes: the order of the data's names is taken for theirs ({order})"
+        )
         return Predictor(model, outputs), notes, None
     if len(names) != width:
         raise DataError("classes", f"{width} names, as the model has outputs", len(names))

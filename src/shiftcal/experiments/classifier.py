@@ -9,7 +9,7 @@ from typing import Any
 
 from shiftcal import calibrators
 from shiftcal._errors import DataError, wrong
-from shiftcal.auditing.predictors import Calibrated, Predictor
+from shiftcal.auditing.predictors import TWO_OUTPUTS, Calibrated, Predictor
 from shiftcal.calibrators.store import class_names, read_metadata
 from shiftcal.data.match import indices_of
 from shiftcal.experiments.opened import Opened, open_model
@@ -38,7 +38,9 @@ class Classifier:
     notes: tuple[str, ...] = ()
 
     def check_width(self, width: int) -> None:
-        """Raise unless there are as many names as probabilities."""
+        """Raise unless there are several probabilities, and as many names."""
+        if width < 2:
+            raise DataError("model", f"one with {TWO_OUTPUTS}", f"{width} output")
         if self.classes is not None and len(self.classes) != width:
             raise DataError("classes", f"{width} names, as the model has outputs", len(self.classes))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from shiftcal._errors import unknown, wrong
+from shiftcal._tensors import at_least_float32
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 EPSILON = 1e-12
@@ -31,6 +33,18 @@ class Rectification:
     skipped: Bool[Tensor, ""] | Float[Tensor, ""]
 
 
+def _in_float32(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let a rule see float32 at least: the square of a norm of 256 overflows in half precision."""
+
+    @wraps(rule)
+    def widened(main: Tensor, constraint: Tensor, **options: float) -> Tensor:
+        _check_gradients(main, constraint)
+        return rule(at_least_float32(main), at_least_float32(constraint), **options).to(main.dtype)
+
+    return widened
+
+
+@_in_float32
 def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: float = EPSILON) -> Float[Tensor, " n"]:
     """Project the main gradient onto the half-space that does not worsen the constraint (FGR paper, equation 8).
 
@@ -42,7 +56,6 @@ def rectify(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, eps: 
         >>> rectify(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
         tensor([1., 0.])
     """
-    _check_gradients(main, constraint)
     if not eps >= 0:
         raise wrong("eps", "at least 0", eps)
     squared_norm = constraint.dot(constraint)
@@ -55,6 +68,7 @@ def project(main: Tensor, constraint: Tensor, d: Tensor, squared_norm: Tensor, e
     return torch.addcmul(main, constraint, torch.where(conflict, -d / (squared_norm + eps), 0.0))
 
 
+@_in_float32
 def add(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, weight: float = 1.0) -> Float[Tensor, " n"]:
     """Add the constraint's gradient with a weight, the "Weighted Sum" ablation of the FGR paper (table 3).
 
@@ -62,7 +76,6 @@ def add(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, weight: f
         >>> add(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]), weight=0.5)
         tensor([1., 0.])
     """
-    _check_gradients(main, constraint)
     if not math.isfinite(weight):
         raise wrong("weight", "finite", weight)
     return (main + weight * constraint).where(usable(constraint.dot(constraint)), main)
@@ -79,6 +92,7 @@ def ignore(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[
     return main.clone()
 
 
+@_in_float32
 def pcgrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Add both gradients after projecting each off the other where they conflict (PCGrad; Yu et al., NeurIPS 2020).
 
@@ -88,11 +102,11 @@ def pcgrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"]) -> Float[
         >>> pcgrad(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
         tensor([2., 1.])
     """
-    _check_gradients(main, constraint)
     both = rectify(main, constraint) + rectify(constraint, main)
     return both.where(usable(constraint.dot(constraint)), main)
 
 
+@_in_float32
 def cagrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, c: float = 0.5) -> Float[Tensor, " n"]:
     """Raise the worse objective's gain within a ball around the mean gradient (CAGrad; Liu et al., NeurIPS 2021).
 
@@ -103,7 +117,6 @@ def cagrad(main: Float[Tensor, " n"], constraint: Float[Tensor, " n"], *, c: flo
         >>> cagrad(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
         tensor([0.7500, 0.7500])
     """
-    _check_gradients(main, constraint)
     if not 0 <= c < 1:
         raise wrong("c", "in [0, 1)", c)
     # Scalars in float64: the discriminant below is a difference of nearly equal products.

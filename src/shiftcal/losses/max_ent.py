@@ -73,7 +73,7 @@ def max_ent(
 def _check_prior(prior: Sequence[float] | None, classes: int) -> tuple[float, ...]:
     if prior is None:
         return (1 / classes,) * classes
-    if len(prior) != classes or min(prior) < 0 or abs(sum(prior) - 1) > 1e-6:
+    if len(prior) != classes or min(prior) < 0 or not abs(sum(prior) - 1) <= 1e-6:
         raise wrong("class_prior", f"{classes} shares that sum to 1", list(prior))
     return tuple(prior)
 

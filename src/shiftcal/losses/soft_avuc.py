@@ -43,7 +43,7 @@ def soft_avuc(
     if not 0 < threshold < 1:
         raise wrong("threshold", "in (0, 1)", threshold)
     log_p = logits.log_softmax(-1)
-    h = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)  # 0 · log 0 is 0
+    h = -(log_p.exp() * log_p.masked_fill(log_p == -math.inf, 0.0)).sum(-1)  # 0 · log 0 is 0
     e = (h / math.log(logits.shape[1])).clamp(1e-5, 1 - 1e-5)
     t = torch.sigmoid((torch.logit(e) - math.log(threshold / (1 - threshold))) / temperature)
     certain, uncertain = (1 - t) * (1 - torch.tanh(h)), t * torch.tanh(h)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from shiftcal._errors import wrong
+from shiftcal._errors import check_count, wrong
 from shiftcal.losses._inputs import check_inputs, confidence_and_hits
 
 
@@ -42,8 +42,7 @@ def soft_ece(
         0.5
     """
     logits = check_inputs(logits, targets, mask)
-    if not isinstance(bins, int) or bins < 1:
-        raise wrong("bins", "an integer of at least 1", bins)
+    check_count("bins", bins)
     if not temperature > 0:
         raise wrong("temperature", "positive", temperature)
     confidence, correct = confidence_and_hits(logits, targets)

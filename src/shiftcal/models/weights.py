@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from shiftcal._errors import wrong
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which people save a state dict
+_LOSSES = ("loss", "criterion", "loss_fn", "loss_function")  # beside a model in a training module
 _SHOWN = 3
 CLASSES = "classes"  # key of the class names among the metadata of a safetensors file
 
@@ -66,9 +67,21 @@ def without_wrapper(tensors: dict[str, Tensor], names: Collection[str]) -> dict[
     while bare and not any(name in names for name in bare):
         prefix = next(iter(bare)).partition(".")[0] + "."
         if not all(name.startswith(prefix) and name != prefix for name in bare):
-            return tensors  # whose names are none of the model's
+            return _inside(tensors, names)
         bare = {name.removeprefix(prefix): tensor for name, tensor in bare.items()}
     return bare
+
+
+def _inside(tensors: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """Pick the model out of a training module, which also keeps a loss with weights; unchanged if there is none."""
+    needed = {name for name in names if not name.endswith("num_batches_tracked")}
+    prefixes = dict.fromkeys(name.partition(".")[0] + "." for name in tensors)
+    for prefix in prefixes:
+        inner = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        others = [name for name in tensors if not name.startswith(prefix)]
+        if needed and needed <= inner.keys() and all(name.partition(".")[0] in _LOSSES for name in others):
+            return inner
+    return tensors  # whose names are none of the model's
 
 
 def load_weights(path: Path, model: nn.Module, *, new_head: str | None = None) -> None:
@@ -134,7 +147,7 @@ def _damage(start: bytes, error: Exception) -> str:
     if "weights_only" in str(error):
         kind = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f", a {kind[1]}" if kind else ""
-        return f"which holds more than tensors{what} (save model.state_dict() alone)"
+        return f"which holds more than tensors{what} (torch.save its state_dict alone)"
     return f"which neither can read ({type(error).__name__})"
 
 

@@ -65,9 +65,17 @@ class Trust(Model):
 
 
 class AuditCell(Cell, Trust):
-    """One test set; the clean one also has the bins of each class by itself."""
+    """One test set.
+
+    Attributes:
+        by_class: The bins of each class by itself; the clean set alone has these, and the next two.
+        class_counts: How many images each class has.
+        class_hits: How many of these are classified right.
+    """
 
     by_class: tuple[Bins, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_hits: tuple[int, ...] = ()
 
 
 class AuditMean(Mean, Trust):

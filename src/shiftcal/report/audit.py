@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shiftcal._errors import ParameterError, wrong
 from shiftcal._io import write_atomically
-from shiftcal.auditing.verdict import percent
+from shiftcal.auditing.verdict import named_shifts, percent
 from shiftcal.records.audit import AuditCell, AuditMean, AuditRecord, read_audit
 from shiftcal.records.gallery import Sample, read_gallery
 from shiftcal.report.terminal import console_of, fitting, tell_left_out
@@ -36,6 +36,7 @@ _HEAD = (
     "APS",
 )
 _NARROW = ("", "n", "Acc.", "says", "ECE", "95 %", "floor", "90 %", "APS")  # what a terminal shows, as far as it fits
+_NAMED = 12  # shifts with a row of their own
 _NOTE = (
     "n: images. Acc.: accuracy. says: mean confidence. ECE with its 95 % interval (metrics.ece_interval); floor: the "
     "ECE that a calibrated model with these confidences shows by chance at this n. ACE, CECE, smooth: adaptive, "
@@ -46,12 +47,13 @@ _NOTE = (
 
 
 def rows_of(record: AuditRecord) -> list[tuple[str, AuditCell | AuditMean, int | None]]:
-    """List what the table shows: clean, the mean over shifts, and each shift's mean over severities."""
+    """List what the table shows: clean, the mean over shifts, shifts that are no corruptions, the five worst others."""
     rows: list[tuple[str, AuditCell | AuditMean, int | None]] = [("clean", record.clean, record.clean.n)]
     if record.shifted is not None:
         rows.append((f"mean of {len(record.shifts)} shifted set{'s' * (len(record.shifts) > 1)}", record.shifted, None))
-    worst = sorted(record.shifts, key=lambda cell: -cell.ece)[:5]
-    return rows + [(label(cell), cell, cell.n) for cell in worst]
+    named = named_shifts(record.shifts)[:_NAMED]
+    worst = sorted((cell for cell in record.shifts if cell not in named), key=lambda cell: -cell.ece)[:5]
+    return rows + [(label(cell), cell, cell.n) for cell in (*named, *worst)]
 
 
 def label(cell: AuditCell) -> str:

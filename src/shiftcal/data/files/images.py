@@ -32,6 +32,7 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 _OTHERS = (".gif", ".jfif", ".jpe", ".avif", ".heic", ".heif", ".jp2", ".pgm", ".pbm", ".tga", ".ico", ".psd", ".svg")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF")  # by content: a file's name decides nothing
 _THINNEST = 100  # sides of an image that is made square may differ by this factor
+_TWELVE_BITS = 4096
 _BAND = 2  # of a longer image only the middle counts
 
 
@@ -178,7 +179,7 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
         if size is not None and max(file.size) > _THINNEST * min(file.size):
             width, height = file.size
             raise ImageError(path, f"its {width} × {height} pixels are too thin to become square")
-        image = _to_rgb(file)
+        image = _to_rgb(file, path)
     if size is not None:
         image = _resized(image, size, fit)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
@@ -215,13 +216,19 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ImageError(path, str(error) or type(error).__name__) from None
 
 
-def _to_rgb(image: Any) -> Any:
+def _to_rgb(image: Any, path: Path) -> Any:
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits, which Pillow would cut off at 255
         values = np.asarray(image, dtype=np.float64)
         unit = image.mode == "F" and values.max() <= 1  # brightness in 0..1
         scale = 257 if values.max() > 255 else 1 / 255 if unit else 1
+        if 255 < values.max() < _TWELVE_BITS:
+            warnings.warn(
+                f"{path} has values up to {values.max():g} of 65535, and is nearly black. Multiply images of 12 bits "
+                "by 16 before.",
+                stacklevel=2,
+            )
         return Image.fromarray((values / scale).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("P", "LA", "PA"):  # a palette may carry transparency
         return image.convert("RGBA").convert("RGB")

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
+from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -43,6 +44,7 @@ CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[:15]
 EXTRA_CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)[15:]
 SMALLEST = 16
 # Values worked on at a time: on a CPU what its caches hold, elsewhere what keeps memory within bounds.
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 26
 
@@ -81,7 +83,7 @@ def corrupt(
         raise unknown("name", name, _FUNCTIONS)
     if isinstance(severity, bool) or not isinstance(severity, SupportsIndex) or int(severity) not in SEVERITIES:
         raise wrong("severity", "an integer in 1..5", severity)
-    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise wrong("seed", "an integer in 0..2³²−1", seed)
     if constants not in CONSTANTS:
         raise unknown("constants", constants, CONSTANTS)
@@ -89,7 +91,7 @@ def corrupt(
         raise wrong("images", f"at least {SMALLEST}×{SMALLEST}", list(images.shape))
     if indices is None:
         indices = torch.arange(len(images), device=images.device)
-    elif indices.shape != images.shape[:1] or indices.is_floating_point():
+    elif indices.shape != images.shape[:1] or indices.dtype not in _INTEGERS:
         raise wrong("indices", f"{len(images)} integers", f"{indices.dtype} {list(indices.shape)}")
     if len(images) == 0:
         return images.clone()
@@ -99,7 +101,7 @@ def corrupt(
     parts = []
     with torch.no_grad(), torch.autocast(images.device.type, enabled=False):  # half precision would lose grey levels
         for part, index in zip(images.split(size), indices.split(size), strict=True):
-            parts.append(function(part.contiguous(), amount, Setting(Draws(seed, index), constants, folder)))
+            parts.append(function(part.contiguous(), amount, Setting(Draws(int(seed), index), constants, folder)))
     return torch.cat(parts)
 
 
