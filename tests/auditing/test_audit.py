@@ -553,3 +553,9 @@ def test_swapped_classes_are_suspected(accuracy: float, n: int, told: bool) -> N
 def test_validation_images_that_were_trained_on_are_suspected(validation: float, told: bool) -> None:
     text = " ".join(warnings_of(made(clean=cell(0.05, 0.9), validation=cell(0.01, validation, confidence=1.0))))
     assert ("Was it trained on the former?" in text) is told
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_images_that_are_no_split_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`images` should be of splits, such as shiftcal\.data\.MemorySplit.*a tuple"):
+        Images("x", ("a", "b"), (torch.zeros(2, 3, 16, 16), torch.tensor([0, 1])))  # type: ignore[arg-type]

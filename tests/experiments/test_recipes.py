@@ -37,6 +37,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "folder": home / "folder",
         "office-home": _domains(home / "office-home", ["Art", "Clipart", "Product", "Real World"]),
         "pacs": _domains(home / "pacs", ["art_painting", "cartoon", "photo", "sketch"]),
+        "domains": _domains(home / "domains", ["hospital A", "hospital B", "hospital C"]),
         "camelyon17": write_camelyon17(home),
         "iwildcam": write_iwildcam(home),
         "fmow": write_fmow(home),
@@ -49,7 +50,7 @@ def _domains(root: Path, names: list[str]) -> Path:
     return root
 
 
-HOLDOUT = {"office-home": "Art", "pacs": "sketch"}
+HOLDOUT = {"office-home": "Art", "pacs": "sketch", "domains": "hospital C"}
 
 
 def few(split: ImageSplit, n: int) -> ImageSplit:
@@ -59,7 +60,7 @@ def few(split: ImageSplit, n: int) -> ImageSplit:
 
 
 # One recipe of each base and its smallest model, two steps; that all resolve is tested without training.
-TRIED = ["demo", "folder", "quick-cifar10", "paper-cifar100-resnet50", "released-cifar10-resnet50"]
+TRIED = ["demo", "folder", "domains", "quick-cifar10", "paper-cifar100-resnet50", "released-cifar10-resnet50"]
 LARGE = [
     "quick-pacs",
     "pacs-resnet50",
@@ -208,7 +209,7 @@ def test_the_released_recipe_of_tiny_imagenet() -> None:
 
 
 def test_every_recipe_is_one_of_these() -> None:
-    ours = {"demo", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet", "quick-pacs"}
+    ours = {"demo", "domains", "folder", "quick-cifar10", "quick-cifar100", "quick-tiny-imagenet", "quick-pacs"}
     released = {*RELEASED, *OF_WILDS, "released-tiny-imagenet-resnet50"}
     assert set(recipe_names()) == ours | set(SCRATCH) | set(PRETRAINED) | released
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from shiftcal import _distributed
+from shiftcal._errors import wrong
 from shiftcal._progress import Progress
 from shiftcal.auditing.behind import Behind
 from shiftcal.auditing.grid import STRENGTHS, ShiftGrid, nearest_constants
@@ -47,6 +48,12 @@ class Images:
     test: ImageSplit
     validation: ImageSplit | None = None
     shifts: Mapping[str, Sequence[ImageSplit]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for split in (self.test, self.validation, *(split for splits in self.shifts.values() for split in splits)):
+            if split is not None and not hasattr(split, "take"):  # isinstance would open files
+                expected = "of splits, such as shiftcal.data.MemorySplit(images, targets)"
+                raise wrong("images", expected, f"with a {type(split).__name__}")
 
     @property
     def counts(self) -> dict[str, int]:

@@ -31,10 +31,11 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "fmow": fmow,
     "office-home": partial(domains, name="office-home"),
     "pacs": partial(domains, name="pacs"),
+    "domains": domains,
     "folder": folder,
 }
 
-BY_PATH = ("folder",)  # these have no place of their own
+BY_PATH = ("domains", "folder")  # these have no place of their own
 
 
 def load(name: str, **options: object) -> Dataset:

@@ -127,7 +127,8 @@ def load_dataset(config: Config) -> Dataset:
         if name in taken and value is not None:
             options[name] = value
         elif name not in taken and value != field.default:
-            raise wrong(f"data.{name}", f"left out for {own.name}, which does not take it", value)
+            other = " (recipe `domains` does)" if name == "holdout" else ""
+            raise wrong(f"data.{name}", f"left out for {own.name}, which does not take it{other}", value)
     dataset = data.load(own.name, **options)
     return dataset if own.workers is None else dataset.with_workers(own.workers)
 

@@ -359,3 +359,13 @@ def test_one_in_a_hundred_is_too_many(tmp_path: Path) -> None:
     for loader in ("memory", "stream"):
         with pytest.raises(ValueError, match="readable, at least 99 % of them"):
             list(data.load("folder", root=tmp_path, size=16, loader=loader, progress=False).train.parts(100))
+
+
+def test_images_of_ones_own_may_lie_in_domains(tmp_path: Path) -> None:
+    for seed, name in enumerate(("A", "B", "C")):
+        write_class_folders(tmp_path / name, 2, 10, seed=seed)
+    config = load_config("domains", [f"data.root={tmp_path}", "data.holdout=C", "data.size=16"])
+    loaded = load_dataset(config)
+    assert (loaded.name, list(loaded.shifts), len(loaded.shifts["C"][0])) == ("domains", ["C"], 20)
+    with pytest.raises(ValueError, match=r"left out for folder.*recipe `domains` does"):
+        load_dataset(load_config("folder", [f"data.root={tmp_path}", "data.holdout=C"]))

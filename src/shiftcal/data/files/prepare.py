@@ -81,7 +81,8 @@ def state(name: str) -> str:
     if name in EMBEDDED:
         return "embedded"
     if name in data.BY_PATH:
-        return "any folder of images: --set data.root=FOLDER"
+        more = " --holdout DOMAIN, with a folder for each domain" if name == "domains" else ""
+        return f"any folder of images: --set data.root=FOLDER{more}"
     root = data.home() / name
     if root.exists():
         return f"ready at {root}"

@@ -158,8 +158,8 @@ def _warn_of_parts(tree: Tree) -> None:
     if len(first) > 1 and all(other == first for other in others) and not any("." in name for name in first):
         taken, names = ", ".join(tree.classes[:_SHOWN]), ", ".join(sorted(first)[:_SHOWN])
         warnings.warn(
-            f"The classes are taken to be {taken}, and each of these folders has {names} in it. If these are the "
-            "classes, name the folders train/, val/ and test/, or take them for domains (docs/data-and-models.md).",
+            f"The classes are taken to be {taken}, and each of these folders has {names} in it. If {names} are the "
+            "classes, name the folders train/, val/ and test/, or take them for domains (recipe domains, --holdout).",
             stacklevel=3,
         )
 
