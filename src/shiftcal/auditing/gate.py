@@ -67,24 +67,35 @@ class Check:
 
 def checks(record: AuditRecord, limits: Limits, where: Sequence[str] = ()) -> list[Check]:
     """Compare an audit with limits; `where` chooses shifted test sets, as in "corruption=fog" or "severity<=3"."""
-    conditions = [_condition(text) for text in where]
-    cells = [cell for cell in record.shifts if all(condition(cell) for condition in conditions)]
-    if conditions and not cells:
+    cells = chosen_cells(record, where)
+    if where and not cells:
         raise wrong("where", "a condition that some shifted test set of the audit meets", ", ".join(where))
     name = limits.calibrator
     if name is not None:
         by_letters = {letters(fitted): fitted for fitted in record.clean.scaled}
         if letters(name) not in by_letters:
-            raise wrong("calibrator", f"one of {', '.join(record.clean.scaled) or 'none, none was fitted'}", repr(name))
+            raise wrong(
+                "calibrator",
+                f"one of {', '.join(record.clean.scaled)}" if record.clean.scaled else "left out: the audit has none",
+                repr(name),
+            )
         name = by_letters[letters(name)]
+    worst = _worst(cells, name)
+    which = f" ({' '.join(str(part) for part in (worst[0].shift, worst[0].severity) if part)})" if worst else ""
     found = [
         _ece("clean ECE", limits.max_ece, [record.clean], name),
         _ece("shifted ECE", limits.max_shifted_ece, cells, name, record if not where else None),
-        _ece("worst shifted ECE", limits.max_worst_ece, _worst(cells, name), name),
+        _ece(f"worst shifted ECE{which}", limits.max_worst_ece, worst, name),
         _accuracy("clean accuracy", limits.min_accuracy, [record.clean], name),
         _accuracy("shifted accuracy", limits.min_shifted_accuracy, cells, name),
     ]
     return [check for check in found if check is not None]
+
+
+def chosen_cells(record: AuditRecord, where: Sequence[str]) -> list[AuditCell]:
+    """List the shifted test sets that meet all conditions."""
+    conditions = [_condition(text) for text in where]
+    return [cell for cell in record.shifts if all(condition(cell) for condition in conditions)]
 
 
 def letters(name: str) -> str:

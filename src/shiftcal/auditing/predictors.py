@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -179,6 +180,7 @@ class OnnxModel(nn.Module):
 
 
 def _session(path: Path) -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # newer versions keep an id of the machine, and send events
     try:
         import onnxruntime
     except ImportError:

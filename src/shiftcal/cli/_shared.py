@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from shiftcal._errors import DownloadError, WorkerError, wrong
+from shiftcal._errors import DownloadError, ParameterError, WorkerError, wrong
 
 if TYPE_CHECKING:
     from shiftcal.records import RunRecord
@@ -28,6 +28,7 @@ Set = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="File with weights to start from, `pretrained`, or `none` (--set train.weights=…).")
 ]
+_TRACEBACK = "SHIFTCAL_TRACEBACK"
 Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
 Trust = Annotated[
     bool,
@@ -120,8 +121,14 @@ def errors_in_one_line(
     """
     try:
         yield
-    except ValueError as error:
+    except typer.Exit:  # a RuntimeError, which is no other rank's
+        raise
+    except ParameterError as error:
         fail(str(error), 2)
+    except ValueError as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        fail(f"{type(error).__name__}: {error} ({_TRACEBACK}=1 shows where.)", 2)
     except WorkerError as error:
         _fail_with_resume(str(error), out, resume)
     except MemoryError as error:

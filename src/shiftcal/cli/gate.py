@@ -13,7 +13,7 @@ from shiftcal.cli._shared import errors_in_one_line
 HELP = """Compare an audit with limits: exit code 0 passed, 1 failed, 2 could not be judged.
 
 With --strict, a limit inside the 95 % interval cannot be judged: there are too few images. Prints a summary in
-Markdown, for a pull request.
+Markdown, for a pull request. Several --where have to be met together; a folder given as --shift has no severity.
 
 Example: shiftcal gate audits/ce/audit.json --max-ece 0.05 --max-shifted-ece 0.15 --where severity<=3"""
 
@@ -30,14 +30,19 @@ def gate(
         typer.Option(metavar="KEY=VALUE", help="Only some shifted test sets: corruption=fog, severity<=3; repeatable."),
     ] = [],  # noqa: B006
     calibrator: Annotated[str | None, typer.Option(help="Judge what it is after a calibrator of the audit.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Do not judge what the interval leaves open.")] = False,
-    summary: Annotated[Path | None, typer.Option(help="Also write the summary into this file.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 2 where the limit lies inside the 95 % interval.")
+    ] = False,
+    summary: Annotated[
+        Path | None, typer.Option(help="Also write the summary into this file; as JSON if it ends so.")
+    ] = None,
 ) -> None:
     """Compare an audit with limits."""
     with errors_in_one_line(summary or audit, stopped="Nothing was judged.", code=2):
         from shiftcal._io import write_atomically
         from shiftcal.auditing.gate import CODES, Limits, checks, overall
         from shiftcal.records.audit import read_audit
+        from shiftcal.report.gate import as_json
         from shiftcal.report.gate import summary as summary_of
 
         limits = Limits(max_ece, max_shifted_ece, max_worst_ece, min_accuracy, min_shifted_accuracy, calibrator)
@@ -49,8 +54,11 @@ def gate(
                 raise wrong("limits", "shares in 0..1, such as 0.05 for 5 %", value)
         record = read_audit(audit)
         found = checks(record, limits, where)
-        text = summary_of(record, found, strict=strict)
-        typer.echo(text)
+        text = summary_of(record, found, strict=strict, where=where, calibrator=calibrator)
         if summary is not None:
-            write_atomically(summary, text.encode())
+            as_wanted = (
+                as_json(record, found, strict=strict, where=where) if summary.suffix == ".json" else text.encode()
+            )
+            write_atomically(summary, as_wanted)
+        typer.echo(text)
         raise typer.Exit(CODES[overall(found, strict=strict)])

@@ -16,7 +16,7 @@ from torch import nn
 
 from shiftcal import _distributed
 from shiftcal._errors import DivergedError, RunDirectoryError, wrong
-from shiftcal._io import sha256_of
+from shiftcal._io import first_difference, sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
@@ -36,6 +36,7 @@ from shiftcal.experiments.setup import (
     load_dataset,
     load_network,
     preprocessing_of,
+    seen,
     set_up,
     stage_of,
     validation,
@@ -95,7 +96,8 @@ def train(
     dataset = dataset or load_dataset(config)
     check_training_data(config, dataset)
     setup = with_noise(set_up(config, dataset), config, dataset)
-    with saving(setup.state, config, checkpoints, resume=resume, progress=progress) as hooks:
+    data = seen(dataset)
+    with saving(setup.state, config, checkpoints, resume=resume, progress=progress, data=data) as hooks:
         fit(setup.state, setup.task, config.engine, hooks=hooks, progress=progress)
     model, epoch = setup.state.weights(config.row.weights, setup.task.unseen_images)
     return Trained(model, epoch, setup.preprocess, setup.state, setup.task)
@@ -122,6 +124,7 @@ def complete(
     if (out / RECORD).is_file():
         directory.check(out, config.to_dict(), resume=resume, upgrade=partial(comparable, config))
         if (kept := finished(out)) is not None:
+            _check_kept(kept, dataset, out)
             if progress:
                 say(f"{config.method}: finished earlier and kept ({out}; remove it to train again)")
             return kept
@@ -134,6 +137,16 @@ def complete(
         return _Completion(
             config, dataset, out, resume, progress, held, Tracking(out, config), artefacts, after_warmup
         ).record()
+
+
+def _check_kept(record: RunRecord, dataset: Dataset | None, out: Path) -> None:
+    """Raise if a finished run was trained on data with other classes or other numbers of images."""
+    if dataset is None or record.data is None or not record.data.classes:
+        return
+    then = {"classes": list(record.data.classes), "counts": dict(record.data.counts)}
+    if differing := first_difference({name: seen(dataset)[name] for name in then}, then):
+        expected = "one of a run on the same data (remove it to train again)"
+        raise RunDirectoryError("out", expected, f"{out}, whose data had {differing}")
 
 
 def comparable(config: Config, stored: dict[str, Any]) -> dict[str, Any]:
@@ -293,6 +306,7 @@ class _Completion:
             checkpoints,
             resume=self.resume,
             progress=self.progress,
+            data=seen(self.dataset),
             tracking=self.tracking,
             after_warmup=self.after_warmup,
         )

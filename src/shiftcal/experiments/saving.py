@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,28 +30,29 @@ def saving(
     *,
     resume: bool,
     progress: bool = True,
+    data: Mapping[str, Any] | None = None,
     tracking: Tracking | None = None,
     after_warmup: AfterWarmup | None = None,
 ) -> Iterator[Hooks]:
     """Continue a state from its last checkpoint, if there is one, and save it after epochs and on a signal.
 
-    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it. With `tracking`, that
-    one is started and told; the caller closes it. `after_warmup` is given the checkpoint of the last epoch before
-    filter and constraint start, on rank 0.
+    Yields the hooks for `fit`. After a signal the process ends as the signal would have ended it. `data` tells the
+    run's data from others, see `seen`. With `tracking`, that one is started and told; the caller closes it.
+    `after_warmup` is given the checkpoint of the last epoch before filter and constraint start, on rank 0.
     """
     taken = None
     if checkpoints and checkpoint.checkpoints(checkpoints):
         if not resume:
             found = checkpoint.checkpoints(checkpoints)[-1]
             raise wrong("checkpoints", "a directory without checkpoints (resume=True continues)", str(found))
-        taken = restore(state, config, checkpoints)
+        taken = restore(state, config, checkpoints, data)
     unfinished = state.epochs_done < _epochs(config)
     if taken is not None and unfinished and progress and _distributed.rank() == 0:
         by = state.history[-1].get("trained_by") if state.history else None
         say(f"{config.method}  resumes from {taken.name}{f', trained by {by}' if by else ''}")
     first = checkpoints if checkpoints and _distributed.rank() == 0 else None
     with Interrupt(enabled=checkpoints is not None) as interrupt:
-        hooks = _SavingHooks(config, first, interrupt, tracking, after_warmup)
+        hooks = _SavingHooks(config, first, interrupt, tracking, after_warmup, data)
         try:
             yield hooks
         except DivergedError as error:
@@ -86,8 +87,10 @@ class _SavingHooks(Hooks):
         interrupt: Interrupt,
         tracking: Tracking | None = None,
         after_warmup: AfterWarmup | None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._interrupt, self._after_warmup = config, interrupt, after_warmup
+        self._data = {} if data is None else {"data": dict(data)}
         self._warmup = None if after_warmup is None else config.train.start_epoch
         self._saved = checkpoint.epochs_in(checkpoints) if checkpoints else set()
         self.after_step = interrupt.after_step  # type: ignore[method-assign]
@@ -131,7 +134,7 @@ class _SavingHooks(Hooks):
     def _save(self, state: TrainState, bar: Progress, *, best: bool) -> None:
         if self._saver:
             name = checkpoint.name_of(state.epochs_done, state.steps_done)
-            content = state.state_dict() | {"config": self._config.to_dict()}
+            content = state.state_dict() | {"config": self._config.to_dict()} | self._data
             self._saver.save(name, state.model, content, state.history, best=best, warn=bar.line)
 
 
@@ -143,7 +146,7 @@ def close(tracking: Tracking) -> None:
         say(f"WARNING: the trackers could not be closed: {error}")
 
 
-def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
+def restore(state: TrainState, config: Config, checkpoints: Path, data: Mapping[str, Any] | None = None) -> Path:
     """Continue from the last checkpoint that is whole, or else the best one, and warn of those that are not."""
     found = [*checkpoint.best_checkpoints(checkpoints), *checkpoint.checkpoints(checkpoints)]
     while found:
@@ -154,6 +157,9 @@ def restore(state: TrainState, config: Config, checkpoints: Path) -> Path:
             warnings.warn(f"{error} {f'{found[-1].name} is tried instead.' if found else ''}".strip(), stacklevel=2)
             continue
         _check_same_run(config, stored, path)
+        if data is not None and (differing := first_difference(data, stored.get("data", data))):
+            expected = "those of a run on the same data (train on changed data in a new directory)"
+            raise wrong("checkpoints", expected, f"{path}, whose data had {differing}")
         try:
             state.load_state_dict(stored, history)
         except CheckpointError:

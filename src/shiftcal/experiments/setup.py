@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import statistics
 from collections.abc import Callable
@@ -131,6 +132,14 @@ def load_dataset(config: Config) -> Dataset:
             raise wrong(f"data.{name}", f"left out for {own.name}, which does not take it{other}", value)
     dataset = data.load(own.name, **options)
     return dataset if own.workers is None else dataset.with_workers(own.workers)
+
+
+def seen(dataset: Dataset) -> dict[str, Any]:
+    """Tell a data set from others under the same name: by its classes, and how many images of each it has, in order."""
+    parts = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
+    targets = hashlib.sha256(b"".join(part.targets.cpu().numpy().tobytes() for part in parts.values()))
+    counts = {name: len(part) for name, part in parts.items()}
+    return {"classes": list(dataset.classes), "counts": counts, "targets": targets.hexdigest()}
 
 
 def reading_of(own: DataSettings) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class AuditedData(Model):
 
 def _known(number: int) -> int:
     if not 1 <= number <= AUDIT_SCHEMA:
-        raise ValueError(f"schema should be 1 to {AUDIT_SCHEMA}")
+        raise ValueError(f"schema should be 1 to {AUDIT_SCHEMA}, not {number} (audit again with this version)")
     return number
 
 

@@ -161,10 +161,10 @@ def _row_of(record: RunRecord) -> Method | None:
 
 
 def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Sort records by data, network and evaluation, and by bins and severities."""
+    """Sort records by data, network and evaluation, and by bins, severities, classes and number of test images."""
     groups: list[tuple[dict[str, str], dict[str, Any], list[RunRecord]]] = []
     for record in records:
-        config, shape = _setting_texts(record), shape_of(record.evaluation)
+        config, shape = _setting_texts(record), shape_of(record.evaluation) | _data_of(record)
         for known, seen, group in groups:
             if known == config and all(seen.get(name, value) == value for name, value in shape.items()):
                 seen |= shape
@@ -173,6 +173,13 @@ def _comparable(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
         else:
             groups.append((config, shape, [record]))
     return [group for _, _, group in groups]
+
+
+def _data_of(record: RunRecord) -> dict[str, Any]:
+    """List what tells a folder from another that lay in the same place before; domains held out have other counts."""
+    classes = record.data.classes if record.data is not None else ()
+    found = {"classes": list(classes) or None, "test images": record.evaluation.clean.n}
+    return {} if holdout_of(record) else {name: value for name, value in found.items() if value is not None}
 
 
 def _by_domains(records: list[RunRecord]) -> list[list[RunRecord]]:

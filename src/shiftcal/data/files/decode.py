@@ -109,4 +109,7 @@ def _collate(items: list[tuple[int, Any]]) -> tuple[Tensor, Tensor | str, dict[i
     shapes = sorted({tuple(image.shape) for image in images})
     if len(shapes) > 1:
         return index, f"{list(shapes[0])} and {list(shapes[1])}", failures
-    return index, torch.stack(images) if images else torch.empty(0), failures
+    batch = torch.stack(images) if images else torch.empty(0)
+    if torch_data.get_worker_info() is not None:
+        batch.share_memory_()  # here its failure is told; in torch's own thread the main process would wait for ever
+    return index, batch, failures

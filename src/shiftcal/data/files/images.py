@@ -60,7 +60,12 @@ def find_images(root: Path, classes: tuple[str, ...] | None = None) -> Tree:
 def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
     if not root.is_dir():
         raise DataError("folder", "a folder with one folder of images for each class", f"{root}{_what_it_is(root)}")
-    found = tuple(sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    shown = [path for path in root.iterdir() if not path.name.startswith(".")]
+    found = tuple(sorted(path.name for path in shown if path.is_dir()))
+    for name in found:
+        _check_name(root, name)
+    if beside := sum(path.suffix.lower() in EXTENSIONS and path.is_file() for path in shown):
+        warnings.warn(f"{beside} images beside the class folders of {root} are left out.", stacklevel=4)
     missing = sorted(set(classes or ()) - set(found))
     if missing:
         raise DataError(
@@ -91,6 +96,8 @@ def list_images(root: Path) -> tuple[Path, ...]:
         raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
     if not files:
         raise DataError("folder", f"a folder of images ({_listed()})", f"{root}, without images")
+    for path in shown:
+        _check_name(root, str(path))
     _warn_of_others([path for path in shown if path.suffix.lower() in _OTHERS])
     return files
 
@@ -113,8 +120,20 @@ def _shown_below(root: Path) -> Iterator[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if name[0] != ".")
         for name in files:
-            if name[0] != "." and (path := Path(place, name)).is_file():
-                yield path
+            path = Path(place, name)
+            if name[0] != "." and (path.is_file() or (path.is_symlink() and not path.exists())):
+                yield path  # a link that leads nowhere is an image that cannot be read
+
+
+def _check_name(root: Path, name: str) -> None:
+    """Raise on a name that tables and records cannot hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        found = f"{name.encode(errors='surrogateescape')!r} in {root}"
+        raise DataError(
+            "folder", "one whose names are UTF-8 (rename it; LC_ALL=C.UTF-8 in a container)", found
+        ) from None
 
 
 def _listed() -> str:
