@@ -105,8 +105,9 @@ class WorkerError(RuntimeError):
     @classmethod
     def told_by(cls, error: RuntimeError) -> WorkerError | None:
         """Recognise torch's error for it, which has no type of its own."""
-        first = str(error).partition("\n")[0]
-        return cls(first.rstrip(". ")) if "DataLoader worker" in first else None
+        lines = str(error).strip().splitlines() or [""]
+        said = lines[-1] if lines[0].startswith("Caught ") else lines[0]  # of a worker's own error, after its traceback
+        return cls(said.rstrip(". ")) if "DataLoader worker" in lines[0] else None
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

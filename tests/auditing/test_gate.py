@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,32 @@ def test_names_in_the_summary_are_no_markdown(record: AuditRecord) -> None:
     text = summary(record.model_copy(update={"model": model, "verdict": ("a [b](c)",)}), (), strict=False)
     assert r"\<b\>x\</b\>\|\[y\](http://z)" in text
     assert r"a \[b\](c)" in text
+
+
+def test_the_summary_says_what_was_judged(tmp_path: Path, record: AuditRecord) -> None:
+    answer = gate(
+        tmp_path, record, "--max-worst-ece", "0.5", "--where", "corruption=fog", "--calibrator", "temperature"
+    )
+    assert "model.onnx after temperature on photos" in answer.output
+    assert "Shifted test sets with corruption=fog: 2 of 3; without snow." in answer.output
+    assert "| worst shifted ECE (fog 2) |" in answer.output
+    assert "Shifted test sets with" not in gate(tmp_path, record, "--max-ece", "0.1").output
+
+
+def test_the_summary_is_for_programs_too(tmp_path: Path, record: AuditRecord) -> None:
+    place = tmp_path / "found.json"
+    assert gate(tmp_path, record, "--max-ece", "0.04", "--where", "severity<=1", "--summary", str(place)).exit_code == 1
+    found = json.loads(place.read_text())
+    assert (found["result"], found["where"], found["shifted_sets"]) == ("failed", ["severity<=1"], 2)
+    assert (
+        found["checks"][0] | {"name": "clean ECE", "limit": 0.04, "value": 0.05, "result": "failed"}
+        == found["checks"][0]
+    )
+
+
+def test_a_value_next_to_its_limit_shows_the_digits_that_differ(record: AuditRecord) -> None:
+    text = summary(record, checks(record, Limits(max_ece=0.049_96)), strict=False)
+    assert "| clean ECE | ≤ 4.996 % | 5.000 % |" in text
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"audit_schema": 99}', '{"audit_schema": 1, "clean": 3}'])

@@ -588,3 +588,28 @@ def test_a_stopped_fine_tuning_says_how_to_go_on(tmp_path: Path, monkeypatch: py
     code, _, stderr = invoke("finetune", tmp_path / "w.pt", "--recipe", "demo", "--out", tmp_path / "o")
     assert code == 130
     assert f"shiftcal finetune {tmp_path / 'w.pt'} --recipe demo --out {tmp_path / 'o'} --resume" in stderr
+
+
+def test_errors_of_other_code_have_their_type_and_can_be_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ValueError("too many values to unpack (expected 2)")
+
+    monkeypatch.setattr("shiftcal.experiments.run.complete", failing)
+    words = ["train", "demo", *OPTIONS, "--out", tmp_path / "run"]
+    code, _, stderr = invoke(*words)
+    assert (code, stderr) == (
+        2,
+        "ValueError: too many values to unpack (expected 2) (SHIFTCAL_TRACEBACK=1 shows where.)\n",
+    )
+    monkeypatch.setenv("SHIFTCAL_TRACEBACK", "1")
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert isinstance(result.exception, ValueError)
+
+
+def test_an_exit_is_no_other_ranks_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, stdout, stderr = invoke("gate", RESULTS / "audits" / "ce", "--max-ece", "0.9")
+    assert (code, "passed" in stdout, stderr) == (0, True, "")

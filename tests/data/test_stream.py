@@ -10,6 +10,7 @@ from PIL import Image
 from stand_ins import write_class_folders
 
 from shiftcal import data
+from shiftcal._errors import WorkerError
 from shiftcal.auditing.grid import evaluate
 from shiftcal.augment import crop_flip
 from shiftcal.data.epoch import MixedEpoch, seeded
@@ -203,3 +204,18 @@ def test_resizing_is_pillows() -> None:
         expected = torch.from_numpy(np.array(pillow.resize((size, size), Image.Resampling.BILINEAR))).permute(2, 0, 1)
         levels = data.Preprocessing((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), input_size=size)(image)[0] * 255
         assert (levels - expected.float()).abs().max() <= 1
+
+
+def test_a_worker_without_shared_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch would hand the batch over in a thread of its own, whose failure the main process never learns of."""
+
+    def full(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
+        )
+
+    write_class_folders(tmp_path, 1, 4)
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)  # workers are forked
+    split = FileSplit(tuple((tmp_path / "kind0").iterdir()), torch.zeros(4, dtype=torch.int64), 16, workers=1)
+    with pytest.raises(WorkerError, match=r"unable to allocate shared memory.*data\.workers"):
+        list(split.parts(4))

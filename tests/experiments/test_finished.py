@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from shiftcal._lock import locked
+from shiftcal.data.split import MemorySplit
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments import run as run_module
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.finished import finished, reevaluate
 from shiftcal.experiments.run import complete
+from shiftcal.experiments.setup import load_dataset
 from shiftcal.records import read_record, write_record
 
 SMALL = ["data.train=64", "data.validation=32", "data.test=32", "train.batch_size=32", "train.epochs=2"]
@@ -106,6 +109,21 @@ def test_a_kill_between_record_and_config_is_mended_by_the_next_evaluation(
     again = reevaluate(run, progress=False)
     assert len(again.evaluation.clean.bins.count) == 7
     assert json.loads((run / "config.json").read_text())["evaluation"] == again.config["evaluation"]
+
+
+def test_a_finished_run_is_not_kept_for_other_data(run: Path) -> None:
+    dataset = load_dataset(config())
+    complete(config(), run, resume=True, dataset=dataset, progress=False)
+    other = replace(dataset, classes=tuple(reversed(dataset.classes)))
+    with pytest.raises(ValueError, match=r"`out` should be one of a run on the same data.*classes"):
+        complete(config(), run, resume=True, dataset=other, progress=False)
+    (run / "record.json").unlink()
+    with pytest.raises(ValueError, match=r"`checkpoints` should be those of a run on the same data.*classes"):
+        complete(config(), run, resume=True, dataset=other, progress=False)
+    fewer = replace(dataset, test=MemorySplit(dataset.test.images[1:], dataset.test.targets[1:]))
+    with pytest.raises(ValueError, match=r"`checkpoints` should be those of a run on the same data.*counts.test = 32"):
+        complete(config(), run, resume=True, dataset=fewer, progress=False)
+    complete(config(), run, resume=True, dataset=dataset, progress=False)
 
 
 def test_an_evaluation_holds_its_run(run: Path) -> None:

@@ -294,3 +294,16 @@ def test_what_several_directories_leave_out_is_named(tmp_path: Path) -> None:
     code, _, stderr = report(tmp_path / "c", tmp_path / "d", "--out", tmp_path / "none")
     assert (code, str(tmp_path / "d") in stderr) == (2, True), "nothing is left"
     assert not (tmp_path / "none").exists()
+
+
+def test_another_folder_in_the_same_place_is_another_setting() -> None:
+    """Runs of two seeds, whose folder was replaced between them."""
+    one, other = ("cat", "dog"), ("cat", "dog", "mouse")
+    clean = metrics(0.1)
+    records = [
+        record(
+            "ce", seed, 0.2, clean=clean | {"n": n}, data={"name": "folder", "classes": classes, "counts": {"test": n}}
+        )
+        for seed, (n, classes) in enumerate(((60, one), (90, one), (60, other), (60, one)))
+    ]
+    assert sorted(len(setting.records) for setting in settings_of(records)) == [1, 1, 2]

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from shiftcal import data
+from shiftcal._errors import UnreadableError
 from shiftcal.data.files.images import find_images, list_images
 
 
@@ -76,3 +77,25 @@ def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path: Path, monkeypat
     for find in (find_images, list_images):
         with pytest.raises(ValueError, match=r"`folder` should be a folder whose paths can be listed.*dog"):
             find(tmp_path)
+
+
+def test_links_that_lead_nowhere_are_images_that_cannot_be_read(tmp_path: Path) -> None:
+    root = pictures(tmp_path, *(f"{kind}/{k}.png" for kind in ("cat", "dog") for k in range(10)))
+    (root / "cat" / "annexed.png").symlink_to("/no/such/annex")
+    assert root / "cat" / "annexed.png" in find_images(root).files
+    with pytest.raises(UnreadableError, match=r"annexed\.png"):
+        data.load("folder", root=root, progress=False)
+
+
+def test_images_beside_the_class_folders_are_told_of(tmp_path: Path) -> None:
+    root = pictures(tmp_path, "cat/1.png", "dog/1.png", "stray.png")
+    with pytest.warns(UserWarning, match="1 images beside the class folders"):
+        assert len(find_images(root).classes) == 2
+
+
+def test_names_that_are_no_utf8_are_refused_before_training(tmp_path: Path) -> None:
+    root = pictures(tmp_path, "cat/1.png", "dog/1.png")
+    (root / "cat").rename(root / os.fsdecode(b"M\xfcll"))
+    for look in (find_images, list_images):
+        with pytest.raises(ValueError, match=r"`folder` should be one whose names are UTF-8.*b'M\\xfcll"):
+            look(root)
