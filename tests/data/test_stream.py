@@ -11,12 +11,13 @@ from stand_ins import write_class_folders
 
 from shiftcal import data
 from shiftcal._errors import WorkerError
-from shiftcal.auditing.grid import evaluate
+from shiftcal.auditing.grid import ShiftGrid, evaluate
 from shiftcal.augment import crop_flip
 from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.files import read
+from shiftcal.data.files.images import find_images
 from shiftcal.data.files.read import read_split
-from shiftcal.data.split import FileSplit, MemorySplit, join
+from shiftcal.data.split import FileSplit, MemorySplit, first_of, join
 from shiftcal.experiments.config import load_config
 from shiftcal.experiments.run import train
 from shiftcal.experiments.setup import load_dataset
@@ -219,3 +220,26 @@ def test_a_worker_without_shared_memory_is_told(tmp_path: Path, monkeypatch: pyt
     split = FileSplit(tuple((tmp_path / "kind0").iterdir()), torch.zeros(4, dtype=torch.int64), 16, workers=1)
     with pytest.raises(WorkerError, match=r"unable to allocate shared memory.*data\.workers"):
         list(split.parts(4))
+
+
+def test_one_damaged_file_of_many_is_in_nobodys_way_wherever_it_lies(tmp_path: Path) -> None:
+    """The first file is looked at before any other, for its size and for a model's logits."""
+    write_class_folders(tmp_path, 2, 101)
+    first = sorted((tmp_path / "kind0").iterdir())[0]
+    first.write_bytes(b"no image")
+    with pytest.warns(UserWarning, match="left out"):
+        loaded = read_split(*listed(tmp_path), progress=False)
+    assert isinstance(loaded, MemorySplit)
+    split = read_split(*listed(tmp_path), loader="stream", progress=False)
+    assert split.shape == (3, 30, 40)
+    assert len(first_of(split, 8)) == 8
+    ShiftGrid(("fog",)).check_images(split)
+    for file in split.files:
+        file.write_bytes(b"no image")
+    with pytest.raises(ValueError, match="at least one that can be read"):
+        first_of(FileSplit(split.files, split.targets, 16), 8)
+
+
+def listed(root: Path) -> tuple[tuple[Path, ...], tuple[int, ...]]:
+    tree = find_images(root)
+    return tree.files, tree.targets

@@ -15,7 +15,7 @@ from shiftcal._progress import Progress
 from shiftcal.calibrators import TemperatureScaling
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import ImageSplit
+from shiftcal.data.split import ImageSplit, first_of
 from shiftcal.evaluation import Parts, Predictions, measure, predict
 from shiftcal.metrics import CalibrationMeter
 from shiftcal.records import Cell, Corruptions, Evaluation
@@ -82,7 +82,7 @@ class ShiftGrid:
 
     def check_images(self, test: ImageSplit, classes: tuple[str, ...] = ()) -> None:
         """Raise unless every corruption can be made of some images, or is in the folder that has them."""
-        first = test.take(torch.arange(len(test), device=test.targets.device) < 1)
+        first = first_of(test, 1)
         for name in named(self.corruptions):
             if self.corrupted is not None:
                 check_corrupted(self.corrupted, name, classes=classes, size=len(test))

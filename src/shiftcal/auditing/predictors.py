@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from shiftcal._errors import DataError, reason_of, wrong
 from shiftcal._tensors import at_least_float32
 from shiftcal.calibrators.base import Calibrator
-from shiftcal.data.split import ImageSplit
+from shiftcal.data.split import ImageSplit, first_of
 from shiftcal.evaluation import device_of, evaluating
 
 Outputs = Literal["logits", "probabilities"]
@@ -91,8 +91,7 @@ def tensor_of(output: Any) -> Tensor:
 
 def first_rows(model: nn.Module, split: ImageSplit, preprocess: Callable[[Tensor], Tensor]) -> Float[Tensor, "n k"]:
     """Send a few images through a model; what it keeps of them is no inference tensor: it may be trained later."""
-    few = split.take(torch.arange(len(split), device=split.targets.device) < _FEW).to(device_of(model))
-    _, part = next(iter(few.parts(_FEW)))
+    part = first_of(split, _FEW).to(device_of(model))
     with evaluating(model), torch.no_grad():
         return tensor_of(model(preprocess(part.images)))
 

@@ -28,7 +28,7 @@ def prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set, see `shiftcal data list`.")],
     source: Annotated[Path | None, typer.Option("--from", help="A folder or archive that holds it.")] = None,
     max_gigabytes: Annotated[
-        float | None, typer.Option(help="How much may come of an archive; by default ten times its size and 1 GB.")
+        float | None, typer.Option(help="Largest size of what an archive holds; by default ten times its own and 1 GB.")
     ] = None,
 ) -> None:
     """Download a data set, or take it from a folder or archive, and read it to see that it is all right."""

@@ -26,7 +26,11 @@ def evaluate(
         typer.Option(help="Another folder of images to measure; of a data set with a name, where it is now."),
     ] = None,
     moved: Annotated[
-        bool, typer.Option("--moved", help="--data is the run's own data, moved: split as then, renew the record.")
+        bool,
+        typer.Option(
+            "--moved",
+            help="--data is the run's own data in a new place: the same split is used, the record is renewed.",
+        ),
     ] = False,
     set_: Annotated[
         list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a key of the evaluation; repeatable.")

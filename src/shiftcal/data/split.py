@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from shiftcal._errors import wrong
+from shiftcal._errors import DataError, wrong
 from shiftcal._tensors import check_indices
-from shiftcal.data.files.decode import Decoder
-from shiftcal.data.files.images import Fit, image_size
+from shiftcal.data.files.decode import Decoder, check_shapes
+from shiftcal.data.files.images import Fit, first_size, try_image
 
 
 @runtime_checkable
@@ -108,7 +108,7 @@ class FileSplit:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image as it is decoded."""
-        return (3, self.size, self.size) if self.size is not None else (3, *image_size(self.files[0]))
+        return (3, self.size, self.size) if self.size is not None else (3, *first_size(self.files))
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -146,6 +146,25 @@ class FeatureSplit:
     def to(self, device: torch.device | str) -> FeatureSplit:
         """Move to a device."""
         return FeatureSplit(self.original.to(device), self.filtered.to(device), self.targets.to(device))
+
+
+def first_of(split: ImageSplit, n: int) -> MemorySplit:
+    """Return the first n images that can be read, to look at: the rule for those that cannot is about all of them."""
+    if not isinstance(split, FileSplit):
+        _, part = next(iter(split.take(torch.arange(len(split), device=split.targets.device) < n).parts(n)))
+        return part
+    places, images = [], list[Tensor]()
+    for place, file in enumerate(split.files):
+        image = try_image(split.size, split.fit, file)
+        if isinstance(image, Tensor):
+            places.append(place)
+            images.append(image)
+        if len(images) == n:
+            break
+    if not images:
+        raise DataError("images", "at least one that can be read", f"none of {len(split)}, such as {split.files[0]}")
+    check_shapes(images)
+    return MemorySplit(torch.stack(images), split.targets[places]).to(split.device)
 
 
 def join(splits: Sequence[ImageSplit]) -> ImageSplit:

@@ -20,6 +20,13 @@ from shiftcal.data.files.images import Fit, try_image, unreadable_among
 from shiftcal.data.files.unreadable import check_unreadable, name_unreadable, too_many
 
 _MOST_WORKERS = 16
+ONE_SIZE = "of one size (data.size brings them to one)"
+
+
+def check_shapes(images: Sequence[Tensor]) -> None:
+    """Raise unless images have one size."""
+    if len(shapes := sorted({tuple(image.shape) for image in images})) > 1:
+        raise DataError("images", ONE_SIZE, f"{list(shapes[0])} and {list(shapes[1])}")
 
 
 @dataclass
@@ -54,7 +61,7 @@ class Decoder:
             for place, failure in failures.items():
                 self._note(place, failure)
             if isinstance(images, str):
-                raise DataError("images", "of one size (data.size brings them to one)", images)
+                raise DataError("images", ONE_SIZE, images)
             if len(index):
                 yield index, images
 

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -218,6 +218,14 @@ def image_size(path: Path) -> tuple[int, int]:
     with _opened(path) as file:
         width, height = file.size
     return height, width
+
+
+def first_size(files: Sequence[Path]) -> tuple[int, int]:
+    """Read the height and width of the first image whose header can be read."""
+    for file in files:
+        with suppress(ImageError):
+            return image_size(file)
+    return image_size(files[0])  # which tells what is wrong
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from shiftcal._errors import unknown, wrong
-from shiftcal.data.files.images import Fit, check_fit, image_size, read_images
+from shiftcal.data.files.images import Fit, check_fit, first_size, read_images
 from shiftcal.data.split import FileSplit, ImageSplit, MemorySplit
 
 Loader = Literal["auto", "memory", "stream"]
@@ -45,7 +45,7 @@ def read_split(
 
 def fits_memory(files: Sequence[Path], size: int | None) -> bool:
     """Tell whether images are few and small enough to be kept in memory; without `size`, the first tells theirs."""
-    height, width = (size, size) if size is not None else image_size(files[0])
+    height, width = (size, size) if size is not None else first_size(files)
     return len(files) * 3 * height * width <= memory_limit()
 
 
