@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from shiftcal.auditing.grid import evaluate
     from shiftcal.auditing.tables import read_predictions
     from shiftcal.experiments.config import load_config
-    from shiftcal.experiments.loaded import load
     from shiftcal.experiments.run import train
     from shiftcal.filtering import dct_low_pass, fft_low_pass
     from shiftcal.gradients import (
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         rectified_backward,
         rectify,
     )
+    from shiftcal.inference.load import load
     from shiftcal.records.audit import AuditRecord
     from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
     from shiftcal.training.averaging import WeightAverage
@@ -48,7 +48,7 @@ _NAMES = {
     "train": "shiftcal.experiments.run",
     "evaluate": "shiftcal.auditing.grid",
     "WeightAverage": "shiftcal.training.averaging",
-    "load": "shiftcal.experiments.loaded",
+    "load": "shiftcal.inference.load",
     # audits
     "audit": "shiftcal.auditing.audit",
     "audit_predictions": "shiftcal.auditing.audit",

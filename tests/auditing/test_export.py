@@ -14,7 +14,7 @@ from shiftcal.auditing.export import compare, export
 from shiftcal.auditing.predictors import Calibrated, Predictor
 from shiftcal.calibrators.base import Calibrator
 from shiftcal.calibrators.store import KINDS
-from shiftcal.experiments.opened import open_model
+from shiftcal.inference.open_model import open_model
 
 ABOUT = {
     "outputs": "probabilities",

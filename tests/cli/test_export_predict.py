@@ -23,7 +23,7 @@ from shiftcal.auditing.measure import Fitted
 from shiftcal.calibrators.store import read_metadata
 from shiftcal.data import load
 from shiftcal.evaluation import Predictions
-from shiftcal.experiments.calibrated import write_calibrator
+from shiftcal.inference.calibrate import write_calibrator
 from shiftcal.records.audit import read_audit
 
 TINY = ["data.train=320", "data.validation=80", "data.test=40", "train.epochs=2", "train.batch_size=32"]

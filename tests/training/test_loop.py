@@ -20,7 +20,7 @@ from shiftcal.augment import crop_flip, jensen_shannon
 from shiftcal.evaluation import predict
 from shiftcal.experiments import checkpoint
 from shiftcal.experiments.config import Config, load_config
-from shiftcal.experiments.noisy import measure_noise
+from shiftcal.experiments.noise import measure_noise
 from shiftcal.experiments.run import Trained, train
 from shiftcal.experiments.setup import Setup, evaluate_with, load_dataset, set_up
 from shiftcal.methods import METHODS, Constraint, Loss, Method

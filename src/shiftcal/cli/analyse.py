@@ -44,8 +44,8 @@ def analyse(
 ) -> None:
     """Measure one kind on finished runs."""
     with errors_in_one_line(out or runs[0], stopped="Nothing was written.", code=2):
-        from shiftcal.experiments.analysed import Asked
-        from shiftcal.experiments.analysed import analyse as measured
+        from shiftcal.experiments.analyse import Asked
+        from shiftcal.experiments.analyse import analyse as measured
 
         asked = Asked(
             images=images,

@@ -89,14 +89,14 @@ def audit(
     """Audit a classifier."""
     with errors_in_one_line(out, stopped="The same command continues.", code=2):
         from shiftcal._plugins import load_plugins
-        from shiftcal.experiments.audited import audit_model, audit_tables
-        from shiftcal.experiments.calibrated import (
+        from shiftcal.inference.audit import audit_model, audit_tables
+        from shiftcal.inference.calibrate import (
             calibrator_name,
             fit_model_again,
             fit_tables_again,
             write_calibrator,
         )
-        from shiftcal.experiments.wanted import Wanted
+        from shiftcal.inference.request import Wanted
 
         load_plugins(plugin)
         if (model is None) == (predictions is None):

@@ -31,7 +31,7 @@ def card(
 ) -> None:
     """Write a model card."""
     with errors_in_one_line(out, stopped="The folder is not complete: the same command writes it again."):
-        from shiftcal.experiments.shared import checked_calibrator
+        from shiftcal.inference.card import checked_calibrator
         from shiftcal.records import RunRecord
         from shiftcal.report.card import README, RESULTS, Told, card_of_audit, card_of_run, results_of, write_folder
 
@@ -51,7 +51,7 @@ def card(
 
 def _opened(source: Path) -> tuple[RunRecord | AuditRecord, dict[str, bytes | Path]]:
     """Read a run or an audit, with the files of it that are shared."""
-    from shiftcal.experiments.shared import shared_run
+    from shiftcal.inference.card import shared_run
     from shiftcal.records.audit import AUDIT, read_audit
 
     if (source / AUDIT).is_file():

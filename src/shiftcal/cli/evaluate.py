@@ -41,8 +41,8 @@ def evaluate(
     """Evaluate finished runs again."""
     with errors_in_one_line(directory):
         from shiftcal._plugins import load_plugins
-        from shiftcal.experiments.elsewhere import is_own_data
         from shiftcal.experiments.finished import check_finished, reevaluate
+        from shiftcal.experiments.other_folder import is_own_data
         from shiftcal.records import find_runs, load_finished
 
         if moved and data is None:
@@ -64,7 +64,7 @@ def evaluate(
 
 def _measure(runs: list[Path], directory: Path, data: Path, set_: list[str], trust: bool) -> None:
     """Measure runs on a folder that is not theirs, and write a report of it."""
-    from shiftcal.experiments.elsewhere import measure_folder
+    from shiftcal.experiments.other_folder import measure_folder
 
     made = [measure_folder(run, data, overrides=set_, trust=trust) for run in runs]
     out = made[0][1] if runs == [directory] else directory / f"eval-{data.resolve().name}"

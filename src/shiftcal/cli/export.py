@@ -57,8 +57,8 @@ def export(
     """Export a model."""
     with errors_in_one_line(to, stopped="Nothing was written."):
         from shiftcal._plugins import load_plugins
-        from shiftcal.experiments.exported import export_model
-        from shiftcal.experiments.wanted import Wanted
+        from shiftcal.inference.export import export_model
+        from shiftcal.inference.request import Wanted
 
         load_plugins(plugin)
         wanted = Wanted(

@@ -59,8 +59,8 @@ def predict(
     """Predict a folder of images."""
     with errors_in_one_line(out, stopped="Nothing was written."):
         from shiftcal._plugins import load_plugins
-        from shiftcal.experiments.predicted import predict_folder
-        from shiftcal.experiments.wanted import Wanted
+        from shiftcal.inference.predict import predict_folder
+        from shiftcal.inference.request import Wanted
 
         load_plugins(plugin)
         check_count("batch-size", batch_size)

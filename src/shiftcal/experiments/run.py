@@ -28,7 +28,7 @@ from shiftcal.experiments.checks import check_config, check_data, check_training
 from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.finished import finished
-from shiftcal.experiments.noisy import with_noise
+from shiftcal.experiments.noise import with_noise
 from shiftcal.experiments.origin import held_out_the_same, matched
 from shiftcal.experiments.saving import AfterWarmup, check_resumable, close, saving
 from shiftcal.experiments.setup import (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import __version__, _distributed
-from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
+from shiftcal._errors import DataError, RunDirectoryError, reason_of, unknown, wrong
 from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._lock import locked
 from shiftcal._progress import say
@@ -30,13 +30,15 @@ from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
-from shiftcal.experiments.galleried import make_audit_gallery
-from shiftcal.experiments.imaged import digests_of, images_of, shared_images, source_of
-from shiftcal.experiments.opened import Opened, open_model
-from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names, shown
+from shiftcal.experiments.gallery import make_audit_gallery
+from shiftcal.inference.images import digests_of, images_of, shared_images, source_of
+from shiftcal.inference.open_model import Opened
+from shiftcal.inference.request import Wanted, decide_preprocessing, open_wanted, read_names, shown
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
+from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, named
 
 JOURNAL, ABOUT = "cells.jsonl", "about.json"
+_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 
 
 @dataclass(frozen=True)
@@ -232,15 +234,10 @@ def _lines(ready: Ready) -> list[str]:
 
 def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     """Open the model, read the images, and fit them together: classes by name, and one preprocessing for all."""
-    names = read_names(wanted.classes) if wanted.classes is not None else None
-    opened = open_model(
-        wanted.model,
-        network=wanted.network,
-        weights=wanted.weights,
-        trust=wanted.trust,
-        classes=len(names) if names else None,
-    )
-    names = names or opened.classes
+    for name in named(wanted.corruptions):  # told before anything is read
+        if name not in _CORRUPTIONS:
+            raise unknown("corruptions", name, _CORRUPTIONS)
+    opened, names = open_wanted(wanted)
     dataset, root = source_of(wanted, opened)
     known = decide_preprocessing(wanted, opened, dataset)
     images = images_of(wanted, dataset, root, known, named=names is not None, progress=progress)

@@ -11,7 +11,7 @@ from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.predictors import Outputs
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.images import Crop, Fit
-from shiftcal.experiments.opened import Opened
+from shiftcal.inference.open_model import Opened, open_model
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,19 @@ def read_names(path: Path) -> tuple[str, ...]:
     if len(set(names)) < len(names) or len(names) < 2:
         raise DataError("classes", "two or more different names, one on each line", f"{path} with {len(names)}")
     return names
+
+
+def open_wanted(wanted: Wanted) -> tuple[Opened, tuple[str, ...] | None]:
+    """Open the model; returns the names of its outputs too, if they are known."""
+    names = read_names(wanted.classes) if wanted.classes is not None else None
+    opened = open_model(
+        wanted.model,
+        network=wanted.network,
+        weights=wanted.weights,
+        trust=wanted.trust,
+        classes=len(names) if names else None,
+    )
+    return opened, names or opened.classes
 
 
 def decide_preprocessing(wanted: Wanted, opened: Opened, dataset: Dataset | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.export import Agreement, check_format, export
 from shiftcal.data.files.images import list_images, read_images
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.experiments.classifier import Classifier, open_classifier
-from shiftcal.experiments.wanted import Wanted, fit_of, shown
+from shiftcal.inference.classifier import Classifier, open_classifier
+from shiftcal.inference.request import Wanted, fit_of, shown
 
 IMAGES = 64  # to compare with
 

@@ -12,8 +12,8 @@ from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.predictors import TWO_OUTPUTS, Calibrated, Predictor
 from shiftcal.calibrators.store import class_names, read_metadata
 from shiftcal.data.match import indices_of
-from shiftcal.experiments.opened import Opened, open_model
-from shiftcal.experiments.wanted import Wanted, decide_preprocessing, read_names
+from shiftcal.inference.open_model import Opened
+from shiftcal.inference.request import Wanted, decide_preprocessing, open_wanted
 from shiftcal.records import CALIBRATOR
 
 
@@ -47,15 +47,7 @@ class Classifier:
 
 def open_classifier(wanted: Wanted, calibrator: Path | None) -> Classifier:
     """Open a model and a calibrator. Columns are those that the calibrator was fitted on, matched by name."""
-    names = read_names(wanted.classes) if wanted.classes is not None else None
-    opened = open_model(
-        wanted.model,
-        network=wanted.network,
-        weights=wanted.weights,
-        trust=wanted.trust,
-        classes=len(names) if names else None,
-    )
-    names = names or opened.classes
+    opened, names = open_wanted(wanted)
     known = decide_preprocessing(wanted, opened, None)
     outputs = wanted.outputs or opened.outputs or "logits"
     if calibrator is None:

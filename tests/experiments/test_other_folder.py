@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from shiftcal.cli import app
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.elsewhere import measure_folder
+from shiftcal.experiments.other_folder import measure_folder
 from shiftcal.experiments.run import complete
 from shiftcal.records import find_runs, read_record
 

@@ -17,13 +17,13 @@ from shiftcal._lock import locked
 from shiftcal.auditing.audit import Images
 from shiftcal.cli import app
 from shiftcal.data.split import FileSplit
-from shiftcal.experiments.audited import audit_model, prepare
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.elsewhere import measure_folder
-from shiftcal.experiments.imaged import shared_images
-from shiftcal.experiments.opened import open_model
+from shiftcal.experiments.other_folder import measure_folder
 from shiftcal.experiments.run import complete
-from shiftcal.experiments.wanted import Wanted
+from shiftcal.inference.audit import audit_model, prepare
+from shiftcal.inference.images import shared_images
+from shiftcal.inference.open_model import open_model
+from shiftcal.inference.request import Wanted
 from shiftcal.models.weights import class_metadata
 from shiftcal.records.audit import read_audit
 from shiftcal.records.gallery import read_gallery

@@ -10,8 +10,8 @@ from shiftcal._errors import DataError, unknown
 from shiftcal.auditing.audit import NO_VALIDATION, fit_again
 from shiftcal.auditing.gate import letters
 from shiftcal.auditing.measure import CALIBRATORS, Fitted, fit_all
-from shiftcal.experiments.audited import prepare, read_tables
-from shiftcal.experiments.wanted import Wanted
+from shiftcal.inference.audit import prepare, read_tables
+from shiftcal.inference.request import Wanted
 from shiftcal.records import CALIBRATOR
 from shiftcal.records.audit import AuditRecord
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from shiftcal._errors import DataError, check_count, wrong
 from shiftcal.data.files.images import fit_image, list_images
 from shiftcal.data.split import ImageSplit, MemorySplit
-from shiftcal.experiments.classifier import Classifier, open_classifier, own_calibrator
-from shiftcal.experiments.predicted import probabilities_of, split_of_files
-from shiftcal.experiments.wanted import Wanted, fit_of
+from shiftcal.inference.classifier import Classifier, open_classifier, own_calibrator
+from shiftcal.inference.predict import probabilities_of, split_of_files
+from shiftcal.inference.request import Wanted, fit_of
 
 Place = str | os.PathLike[str]
 _EXPECTED = "uint8 [N, 3, H, W], a folder of images, or a list of files"

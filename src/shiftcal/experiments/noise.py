@@ -18,7 +18,7 @@ from shiftcal.analysis.noise import Noise, gradient_noise
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.epoch import Batch, seeded
 from shiftcal.experiments.config import Config
-from shiftcal.experiments.reopened import FinishedRun, labels_of
+from shiftcal.experiments.finished_runs import FinishedRun, labels_of
 from shiftcal.experiments.setup import Setup, set_up
 from shiftcal.losses import soft_ece
 from shiftcal.models import classifier_of

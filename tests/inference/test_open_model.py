@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from shiftcal.cli import app
-from shiftcal.experiments.opened import open_model
+from shiftcal.inference.open_model import open_model
 
 WEIGHT = np.random.default_rng(0).normal(size=(3 * 8 * 8, 4)).astype(np.float32)
 IMAGES = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))

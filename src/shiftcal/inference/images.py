@@ -18,10 +18,10 @@ from shiftcal.data.match import indices_of, with_targets
 from shiftcal.data.sources.folders import find_test_folder, with_images
 from shiftcal.data.split import FileSplit, ImageSplit, MemorySplit
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.opened import Opened
 from shiftcal.experiments.recipes import recipe_names
 from shiftcal.experiments.setup import load_dataset
-from shiftcal.experiments.wanted import Wanted, fit_of
+from shiftcal.inference.open_model import Opened
+from shiftcal.inference.request import Wanted, fit_of
 from shiftcal.shifts.corruptions import named
 
 _VALIDATION = ("val", "validation", "valid")

@@ -16,10 +16,10 @@ from shiftcal.analysis.gallery import Shown, samples_of
 from shiftcal.analysis.gradcam import grad_cam
 from shiftcal.analysis.wasserstein import features_of, gaussian_wasserstein
 from shiftcal.data.split import MemorySplit
-from shiftcal.experiments.analysed import Asked, analyse
+from shiftcal.experiments.analyse import Asked, analyse
 from shiftcal.experiments.config import load_config
-from shiftcal.experiments.galleried import LARGEST, fitting, middle_cells
-from shiftcal.experiments.reopened import FinishedRun, open_finished, thinned
+from shiftcal.experiments.finished_runs import FinishedRun, open_finished, thinned
+from shiftcal.experiments.gallery import LARGEST, fitting, middle_cells
 from shiftcal.experiments.run import complete
 from shiftcal.filtering import dct_low_pass
 from shiftcal.records import find_runs

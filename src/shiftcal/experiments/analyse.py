@@ -18,9 +18,9 @@ from shiftcal.analysis.strips import filtered_strips
 from shiftcal.analysis.wasserstein import mixed_distances, shift_distances
 from shiftcal.data.split import ImageSplit, MemorySplit
 from shiftcal.evaluation import Parts, device_of
-from shiftcal.experiments.galleried import make_gallery, middle_cells
-from shiftcal.experiments.noisy import noise_arrays
-from shiftcal.experiments.reopened import FinishedRun, check_same_classes, labels_of, open_finished, thinned
+from shiftcal.experiments.finished_runs import FinishedRun, check_same_classes, labels_of, open_finished, thinned
+from shiftcal.experiments.gallery import make_gallery, middle_cells
+from shiftcal.experiments.noise import noise_arrays
 from shiftcal.records import find_runs
 from shiftcal.records.arrays import Arrays, write_arrays
 

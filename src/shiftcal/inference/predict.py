@@ -20,9 +20,9 @@ from shiftcal._progress import Progress
 from shiftcal.data.files.images import image_size, list_images
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
-from shiftcal.experiments.classifier import Classifier, open_classifier, own_calibrator
 from shiftcal.experiments.environment import resolve_device
-from shiftcal.experiments.wanted import Wanted, fit_of
+from shiftcal.inference.classifier import Classifier, open_classifier, own_calibrator
+from shiftcal.inference.request import Wanted, fit_of
 
 FORMATS = (".csv", ".parquet")
 _FEW = 200  # files below which starting processes that decode takes longer than decoding

@@ -1,0 +1,1 @@
+"""A model that a user names, on images or predictions of theirs: audited, calibrated, exported, shared."""
