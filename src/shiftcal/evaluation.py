@@ -25,7 +25,7 @@ class Parts(Protocol):
     """What can be predicted on: images that are gone through in order, part by part."""
 
     def to(self, device: torch.device | str) -> Parts:
-        """Let images be on a device when they are used."""
+        """Return these images, delivered on a device."""
 
     def parts(self, size: int, rank: int = 0, world_size: int = 1) -> Iterator[tuple[Tensor, MemorySplit]]:
         """Go through the samples in order, see `data.ImageSplit`."""

@@ -143,8 +143,8 @@ class LowPassPolicy:
     def prepared(self, images: Tensor, strength: Tensor, generator: torch.Generator, **where: Any) -> Tensor:
         """Do what comes before the filter, if anything does, and filter, in parts that fit into memory.
 
-        What is said of the images, such as which rows of a larger batch they are, is for what comes before, which then
-        takes them all at once.
+        `where`, such as which rows of a larger batch these are, is passed to `before`, which then gets all images at
+        once.
         """
         before = self.before
         if before is not None and where:

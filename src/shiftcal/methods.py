@@ -202,7 +202,7 @@ def find(name: str) -> Method:
 
 
 def uses(row: Method, key: str) -> bool:
-    """Tell whether training by a row depends on a key of the configuration; where the row does not tell, it does.
+    """Tell whether training by a row depends on a key of the configuration. Keys that no cell knows count as used.
 
     Example:
         >>> uses(METHODS["dfl"], "gamma.dfl"), uses(METHODS["dfl"], "filter.ratio")

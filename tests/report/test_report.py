@@ -15,7 +15,8 @@ from shiftcal.records import SELECTION, Bins, RunRecord
 from shiftcal.report.audit import page_of as audits_page
 from shiftcal.report.audit import print_audit
 from shiftcal.report.choose import pooled
-from shiftcal.report.figures import _curve, colour_of, reliability_figure
+from shiftcal.report.figures import colour_of, reliability_figure
+from shiftcal.report.figures.severity import curve_of
 from shiftcal.report.page import write_report
 from shiftcal.report.table import COLUMNS, best, markdown, rows_of
 from shiftcal.report.terminal import print_table
@@ -172,11 +173,11 @@ def test_red_is_overconfidence() -> None:
 
 def test_curves_start_at_the_clean_set() -> None:
     evaluation = record("fgr", 0, 0.05).evaluation
-    assert _curve(evaluation, None) == pytest.approx([0.005, 0.05, 0.1])
+    assert curve_of(evaluation, None) == pytest.approx([0.005, 0.05, 0.1])
     first = evaluation.shifts[0].model_copy(update={"ece": 0.07})  # fog, severity 1
     evaluation = evaluation.model_copy(update={"shifts": (first, *evaluation.shifts[1:])})
-    assert _curve(evaluation, "fog") == pytest.approx([0.005, 0.07, 0.1])
-    assert _curve(evaluation, None) == pytest.approx([0.005, 0.06, 0.1])
+    assert curve_of(evaluation, "fog") == pytest.approx([0.005, 0.07, 0.1])
+    assert curve_of(evaluation, None) == pytest.approx([0.005, 0.06, 0.1])
 
 
 def test_page_is_self_contained_and_figures_are_pictures(records: list[RunRecord], tmp_path: Path) -> None:

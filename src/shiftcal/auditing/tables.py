@@ -67,8 +67,6 @@ def _read(file: Path, files: Sequence[Path]) -> Table:
             return _from_columns(*_parquet(file), file)
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, UnicodeDecodeError) as error:
-        raise DataError("predictions", "a whole file", f"{file}: {reason_of(error)}") from None
     except Exception as error:  # zipfile and pyarrow have types of their own
         raise DataError("predictions", "a whole file", f"{file}: {reason_of(error)}") from None
     raise DataError("predictions", "a .npz, .npy, .csv or .parquet file", str(file))

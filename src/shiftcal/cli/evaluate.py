@@ -70,7 +70,10 @@ def _measure(runs: list[Path], directory: Path, data: Path, set_: list[str], tru
     out = made[0][1] if runs == [directory] else directory / f"eval-{data.resolve().name}"
     out.mkdir(exist_ok=True)
     records = [record for record, _ in made]
-    write_and_print_report(records, out, f"shiftcal: {directory.resolve().name} on {data.resolve().name}")
+    note = f"'In distribution' is {data.resolve().name} here, which may be anything but that."
+    title = f"shiftcal: {directory.resolve().name} on {data.resolve().name}"
+    write_and_print_report(records, out, title, notes=[note])
+    typer.echo(f"Note: {note}")
     part = "test/ of " if (data / "test").is_dir() else ""
     for run, (record, place) in zip(runs, made, strict=True):
         kept = record.evaluation.temperatures

@@ -62,7 +62,7 @@ class Dataset:
         return shares_of(self.train.targets, len(self.classes))
 
     def with_workers(self, workers: int) -> Dataset:
-        """Let as many processes decode images that are read from disk."""
+        """Set how many worker processes decode images from disk."""
 
         def change(split: ImageSplit) -> ImageSplit:
             return replace(split, workers=workers) if isinstance(split, FileSplit) else split

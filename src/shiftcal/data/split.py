@@ -29,7 +29,7 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
     def to(self, device: torch.device | str) -> Split:
-        """Let samples be on a device when they are used."""
+        """Return the split with its samples delivered on a device."""
 
 
 @runtime_checkable
@@ -41,7 +41,7 @@ class ImageSplit(Split, Protocol):
         """Channels, height and width of an image."""
 
     def to(self, device: torch.device | str) -> ImageSplit:
-        """Let images be on a device when they are used."""
+        """Return the split with its images delivered on a device."""
 
     def take(self, chosen: Bool[Tensor, " n"]) -> ImageSplit:
         """Keep the chosen samples."""

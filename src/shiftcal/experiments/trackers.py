@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from shiftcal._errors import unknown, wrong
-from shiftcal._io import read_object, write_json
+from shiftcal._io import flat, read_object, write_json
 from shiftcal.experiments.config import Config
 
 Metrics = Mapping[str, float]
@@ -134,7 +134,7 @@ class _Mlflow:
         known = self._client.get_experiment_by_name("shiftcal")
         experiment = known.experiment_id if known is not None else self._client.create_experiment("shiftcal")
         run: str = self._client.create_run(experiment, run_name=_name_of(config)).info.run_id
-        params = [self._entities.Param(key, str(value)) for key, value in _dotted(config.to_dict())]
+        params = [self._entities.Param(key, str(value)) for key, value in flat(config.to_dict()).items()]
         for start in range(0, len(params), _AT_ONCE):
             self._client.log_batch(run, params=params[start : start + _AT_ONCE])
         return run
@@ -166,14 +166,6 @@ class _Mlflow:
 
 def _name_of(config: Config) -> str:
     return f"{config.recipe}-{config.method}-{config.seed}"
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 # Each with the extra that has its package.

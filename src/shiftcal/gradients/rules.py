@@ -171,8 +171,9 @@ def combine(
     d = main.dot(constraint)
     # Millions of entries are gone through as rarely as can be: the paper's rule takes the products that are there.
     final = project(main, constraint, d, squared_norm) if rule is rectify else rule(main, constraint)
-    if final.shape != main.shape:
-        raise wrong("rule", f"a function that returns {list(main.shape)}, as `main`", list(final.shape))
+    if not isinstance(final, Tensor) or final.shape != main.shape:
+        found = list(final.shape) if isinstance(final, Tensor) else type(final).__name__
+        raise wrong("rule", f"a function that returns {list(main.shape)}, as `main`", found)
     report = _report(d, main.dot(main).sqrt(), squared_norm, constraint_norm)
     return (torch.cat([final, rest]) if len(rest) else final), report
 

@@ -22,6 +22,7 @@ def smooth_ece(probabilities: Float[Tensor, "n classes"], targets: Int[Tensor, "
 
     smECE_σ = ∫ |Σ_i K_σ(t, c_i)·(a_i − c_i)| dt / N with confidence c_i, a_i = 1 where the prediction is right, and a
     Gaussian kernel reflected at 0 and 1. There are no bins to choose: bisection finds the width that equals the error.
+    Its authors' package, relplot, has a coarser mesh and gives other values where many confidences are almost 1.
 
     Example:
         >>> p = torch.tensor([[0.75, 0.25]]).repeat(100, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from shiftcal._errors import did_you_mean, wrong
+from shiftcal._errors import ParameterError, did_you_mean, wrong
 from shiftcal.models.weights import read_weights, without_wrapper
 
 # Ours -> timm's. The convolutional ones are torchvision's weights, which the WILDS protocols start from.
@@ -36,7 +36,7 @@ def check_timm(name: str) -> None:
         known = False
     if not known:
         hint = did_you_mean(name, [PREFIX + model for model in timm.list_models()])  # there are a thousand
-        raise ValueError(f"{wrong('model', 'a model that timm has', repr(name))}{hint}")
+        raise ParameterError("model", "a model that timm has", repr(name), hint)
 
 
 def build_timm(name: str, num_classes: int | None, weights: str | None) -> nn.Module:

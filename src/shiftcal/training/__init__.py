@@ -1,1 +1,1 @@
-"""Training: config, step, loop, checkpoint."""
+"""Training: the step, the loop around it and the state that it moves; no directories."""

@@ -53,7 +53,7 @@ def download(remote: Remote, path: Path, *, progress: bool = True) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
         _fetch(remote.url, part, progress)
-    except (urllib.error.URLError, TimeoutError, ConnectionError, OSError) as error:
+    except OSError as error:
         advice = f"The same command resumes the download; or fetch the file by other means and put it at {path}."
         raise DownloadError(remote.url, str(error), advice) from None
     try:

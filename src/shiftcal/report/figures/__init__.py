@@ -2,7 +2,6 @@
 
 from shiftcal.report.figures.canvas import colour_of, save
 from shiftcal.report.figures.reliability import reliability_figure
-from shiftcal.report.figures.severity import curve_of as _curve  # noqa: F401 (its former name)
 from shiftcal.report.figures.severity import severity_figure
 from shiftcal.report.figures.sheet import contact_sheet
 

@@ -33,7 +33,7 @@ def uses_bfloat16(precision: Literal["auto", "fp32", "bf16"], device: torch.devi
 
 @contextmanager
 def determinism(wanted: bool) -> Iterator[None]:
-    """Let torch use nothing but algorithms that give the same result every time, if that is wanted."""
+    """Use deterministic algorithms only, if wanted; otherwise let cuDNN choose the fastest."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     benchmark = torch.backends.cudnn.benchmark
     if wanted:
