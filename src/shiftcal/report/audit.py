@@ -257,7 +257,8 @@ def _tables(records: Sequence[AuditRecord]) -> list[Table]:
         for name, cell, n in rows_of(record)[: 2 if several else None]:
             start = f"{record.model.name}, {name}" if several else name
             rows.append([numbered(text) for text in _texts(start, cell, n)])
-    found = [Table("Test sets: clean, the mean under shift" + ("" if several else ", the five worst"), heads, rows)]
+    title = "Test sets: clean, the mean under shift" + ("" if several else ", named shifts, the five worst others")
+    found = [Table(title, heads, rows)]
     tried = [("calibrator", "", "low"), ("clean ECE", "", "low"), ("shifted ECE", "", "low"), ("how", "", "low")]
     for record in records:
         title = f"What would mend {record.model.name}" if several else "What would mend it"
