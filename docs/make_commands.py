@@ -15,7 +15,8 @@ _HEAD = """# Commands
 Made by `python docs/make_commands.py` from the command line itself; `shiftcal COMMAND --help` prints the same. Exit
 codes: 0 done, 1 failed on the way (the message says where the checkpoint is), 2 wrong use or wrong input, found before
 anything was written; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. `gate` has its own: 0 passed, 1 failed, 2 could
-not be judged.
+not be judged. Errors are one line; with `SHIFTCAL_TRACEBACK=1` in the environment those of other code show where they
+come from.
 """
 
 

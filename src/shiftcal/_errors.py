@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -94,9 +96,14 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+TRACEBACK = "SHIFTCAL_TRACEBACK"  # a variable of the environment: show where an error comes from
+
+
 def told(error: Exception) -> str:
-    """Write in one line why a run failed: errors of ours say it, others need their type."""
-    return str(error) if isinstance(error, ValueError | FloatingPointError) else reason_of(error)
+    """Write in one line why a run of several failed: errors of ours say it, others need their type."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    return str(error) if isinstance(error, ParameterError | FloatingPointError) else reason_of(error)
 
 
 class WorkerError(RuntimeError):
@@ -106,15 +113,17 @@ class WorkerError(RuntimeError):
     def told_by(cls, error: RuntimeError) -> WorkerError | None:
         """Recognise torch's error for it, which has no type of its own."""
         lines = str(error).strip().splitlines() or [""]
-        said = lines[-1] if lines[0].startswith("Caught ") else lines[0]  # of a worker's own error, after its traceback
-        return cls(said.rstrip(". ")) if "DataLoader worker" in lines[0] else None
+        if "DataLoader worker" not in lines[0]:
+            return None
+        frames = [k for k, line in enumerate(lines) if line.startswith(" ")]
+        own = lines[0].startswith("Caught ") and frames  # an error in the worker, with its traceback
+        return cls((lines[frames[-1] + 1 :] or lines[-1:])[0].rstrip(". ") if own else lines[0].rstrip(". "))
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(
-            f"A process that decodes images ended: {reason}. Was there enough memory? Fewer of them take less "
-            "(--set data.workers=N)."
-        )
+        bug = "Error" in reason and "memory" not in reason
+        advice = "" if bug else " Was there enough memory? Fewer of them take less (--set data.workers=N)."
+        super().__init__(f"A process that decodes images ended: {reason}.{advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason,)

@@ -32,13 +32,13 @@ def locked(out: Path) -> Iterator[None]:
         raise _in_use(out, "this process")
     with _open_locked(path) as file:
         _HELD.add(path)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        for left in out.glob(".*.tmp"):
-            if left != path and left.is_file():
-                left.unlink(missing_ok=True)
         try:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            for left in out.glob(".*.tmp"):
+                if left.name != _LOCK and left.is_file():
+                    left.unlink(missing_ok=True)
             yield
         finally:
             _HELD.discard(path)

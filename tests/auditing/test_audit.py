@@ -533,6 +533,7 @@ def test_a_class_that_is_never_found_is_told() -> None:
     assert "It never finds dog (0 of 50 images)" in told(class_counts=(950, 50), class_hits=(950, 0))
     assert "never finds" not in told(class_counts=(950, 50), class_hits=(940, 10))
     assert "never finds" not in told(class_counts=(1000, 0), class_hits=(950, 0)), "there was nothing to find"
+    assert "never finds" not in told(class_counts=(999, 1), class_hits=(950, 0)), "one image may be missed by chance"
 
 
 def test_counts_of_classes_are_those_of_the_clean_set() -> None:

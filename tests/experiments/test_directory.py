@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,28 @@ def test_one_process_at_a_time_holds_a_directory(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert list(tmp_path.iterdir()), "held"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_relative_path_is_held_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from pathlib import Path\nfrom shiftcal._lock import locked\nwith locked(Path('run')): print('held')"
+    monkeypatch.chdir(tmp_path)
+    with locked(Path("run")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "a directory that nobody else is using" in done.stderr
+        assert done.stdout == ""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_lock_that_cannot_be_written_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", full)
+        with pytest.raises(OSError, match="No space left"), locked(tmp_path):
+            raise AssertionError
+    with locked(tmp_path):
+        pass
 
 
 def test_one_caller_in_a_process_holds_a_directory(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +21,7 @@ from shiftcal.experiments import run as run_module
 from shiftcal.experiments.config import Config, load_config
 from shiftcal.experiments.finished import finished, reevaluate
 from shiftcal.experiments.run import complete
-from shiftcal.experiments.setup import load_dataset
+from shiftcal.experiments.setup import load_dataset, other_data
 from shiftcal.records import read_record, write_record
 
 SMALL = ["data.train=64", "data.validation=32", "data.test=32", "train.batch_size=32", "train.epochs=2"]
@@ -124,6 +126,22 @@ def test_a_finished_run_is_not_kept_for_other_data(run: Path) -> None:
     with pytest.raises(ValueError, match=r"`checkpoints` should be those of a run on the same data.*counts.test = 32"):
         complete(config(), run, resume=True, dataset=fewer, progress=False)
     complete(config(), run, resume=True, dataset=dataset, progress=False)
+
+
+def test_images_loaded_in_another_way_may_be_others_by_the_unreadable_ones() -> None:
+    here = {"classes": ["a", "b"], "counts": {"train": 239}, "targets": "x", "loader": "memory"}
+    assert other_data(here, here | {"counts": {"train": 240}, "targets": "y", "loader": "stream"}) is None
+    assert other_data(here, here | {"counts": {"train": 240}}) == "counts.train = 240 instead of 239"
+    assert other_data(here, here | {"classes": ["a", "c"], "loader": "stream"}) is not None
+
+
+@pytest.mark.slow
+def test_two_ranks_evaluate_a_run_again(run: Path) -> None:
+    before = read_record(run / "record.json").evaluation.clean.accuracy
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "shiftcal", "eval", str(run)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert read_record(run / "record.json").evaluation.clean.accuracy == before
 
 
 def test_an_evaluation_holds_its_run(run: Path) -> None:

@@ -56,6 +56,18 @@ def test_whatever_fails_one_after_the_other_stops_none_of_the_others(
     assert (tmp_path / "ce-1" / "record.json").is_file()
 
 
+def test_a_rank_that_fails_alone_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other ranks are in the middle of the run: what this one did next would meet them there."""
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(grid, "complete", failing)
+    monkeypatch.setattr(grid._distributed, "world_size", lambda: 2)
+    with pytest.raises(OSError, match="no such disk"):
+        complete_all({"ce-0": config("method=ce")}, tmp_path, share_warmup=False)
+
+
 def test_workers_are_for_this_machine(tmp_path: Path) -> None:
     for workers, engine, message in ((0, "local", "an integer of at least 1"), (2, "ray", "1 with another engine")):
         with pytest.raises(ValueError, match=f"`workers` should be {message}"):

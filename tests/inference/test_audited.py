@@ -21,7 +21,7 @@ from shiftcal.experiments.config import load_config
 from shiftcal.experiments.other_folder import measure_folder
 from shiftcal.experiments.run import complete
 from shiftcal.inference.audit import audit_model, prepare
-from shiftcal.inference.images import shared_images
+from shiftcal.inference.images import digest_of, shared_images
 from shiftcal.inference.open_model import open_model
 from shiftcal.inference.request import Wanted
 from shiftcal.models.weights import class_metadata
@@ -344,6 +344,10 @@ def test_copies_on_disk_are_the_same_images(tmp_path: Path) -> None:
     test, validation = (FileSplit(tuple(some), torch.zeros(len(some), dtype=torch.long)) for some in (files, copied))
     images = Images("x", NAMES, test, validation)
     assert shared_images(images) == 3
+    copied[0].unlink()
+    copied[0].symlink_to("/no/such/annex")  # is told of when it is read
+    assert shared_images(images) == 2
+    assert digest_of(validation) != digest_of(test)
 
 
 def test_a_softmax_at_the_end_is_noticed(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

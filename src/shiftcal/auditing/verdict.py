@@ -251,7 +251,10 @@ def _swapped(record: AuditRecord) -> list[str]:
 def _never_found(record: AuditRecord) -> list[str]:
     """Name the classes of which not one image is classified right, which accuracy and ECE hide where they are rare."""
     cell, names = record.clean, record.data.classes
-    lost = [k for k, n in enumerate(cell.class_counts) if n and not cell.class_hits[k]]
+    by_chance = 0.01 / max(len(cell.class_counts), 1)  # of a class that is found as often as the others
+    lost = [
+        k for k, n in enumerate(cell.class_counts) if not cell.class_hits[k] and (1 - cell.accuracy) ** n < by_chance
+    ]
     if not lost or cell.accuracy < 1.5 / len(cell.class_counts):
         return []
     first = [f"{names[k] if names else f'class {k}'} (0 of {cell.class_counts[k]} images)" for k in lost[:3]]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from shiftcal._errors import DownloadError, ParameterError, WorkerError, wrong
+from shiftcal._errors import TRACEBACK, DownloadError, ParameterError, WorkerError, wrong
 
 if TYPE_CHECKING:
     from shiftcal.records import RunRecord
@@ -28,7 +28,6 @@ Set = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="File with weights to start from, `pretrained`, or `none` (--set train.weights=…).")
 ]
-_TRACEBACK = "SHIFTCAL_TRACEBACK"
 Holdout = Annotated[str | None, typer.Option(help="Domain to hold out as the shift (--set data.holdout=…).")]
 Trust = Annotated[
     bool,
@@ -126,9 +125,9 @@ def errors_in_one_line(
     except ParameterError as error:
         fail(str(error), 2)
     except ValueError as error:
-        if os.environ.get(_TRACEBACK):
+        if os.environ.get(TRACEBACK):
             raise
-        fail(f"{type(error).__name__}: {error} ({_TRACEBACK}=1 shows where.)", 2)
+        fail(f"{type(error).__name__}: {error} ({TRACEBACK}=1 shows where.)", 2)
     except WorkerError as error:
         _fail_with_resume(str(error), out, resume)
     except MemoryError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from shiftcal import _distributed
 from shiftcal._errors import RunDirectoryError
 from shiftcal._io import UNREADABLE, first_difference, is_free, read_object, to_json, write_atomically
+from shiftcal._lock import locked
 from shiftcal.records import CONFIG, RECORD, SPEED_KEYS
 
 BAD_BATCH = "bad-batch.json"
@@ -63,6 +66,13 @@ def claim_again(out: Path, config: dict[str, Any], upgrade: Upgrade = dict) -> N
     elif differing := first_difference(config, upgrade(read_object(out / CONFIG)), ignored=SPEED_KEYS):
         found = f"{out}, where {CONFIG} became that of another run with {differing}"
         raise RunDirectoryError("out", "the directory of this run until its end", found)
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Hold a directory, see `locked`; of several ranks the first one does."""
+    with locked(out) if _distributed.rank() == 0 else nullcontext():
+        yield
 
 
 def is_free_or_a_run(out: Path) -> bool:

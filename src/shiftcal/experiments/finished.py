@@ -14,12 +14,11 @@ from torch import nn
 from shiftcal import models
 from shiftcal._errors import RunDirectoryError, wrong
 from shiftcal._io import first_difference, sha256_of, write_json
-from shiftcal._lock import locked
 from shiftcal.auditing.grid import ShiftGrid
 from shiftcal.data.dataset import Dataset
 from shiftcal.experiments.checks import check_config, check_data
 from shiftcal.experiments.config import Config, config_of_run, from_dict, stored_config
-from shiftcal.experiments.directory import RESUMABLE_KEYS
+from shiftcal.experiments.directory import RESUMABLE_KEYS, held
 from shiftcal.experiments.environment import environment, resolve_device
 from shiftcal.experiments.origin import matched
 from shiftcal.experiments.setup import evaluate_with, load_dataset, preprocessing_of, shift_grid
@@ -118,17 +117,16 @@ def reevaluate(
         progress: Show progress.
     """
     check_finished(out)
-    with locked(out):
+    with held(out):
         return _reevaluated(out, root, overrides, trust, progress)
 
 
 def _reevaluated(out: Path, root: Path | None, overrides: Sequence[str], trust: bool, progress: bool) -> RunRecord:
     record, digest, stored = open_run(out, trust=trust)
-    if (
-        stored.evaluation
-        != (last := from_dict(stored.to_dict() | {"evaluation": record.config["evaluation"]})).evaluation
-    ):
-        write_json(out / CONFIG, last.to_dict())  # a kill came between the record and this
+    last = from_dict(stored.to_dict() | {"evaluation": record.config["evaluation"]})
+    if last != stored:  # a kill came between the record and the config
+        write_json(out / CONFIG, last.to_dict())
+        stored = last
     config = changed_config(out, root, overrides)
     check_config(config)
     dataset = matched(config, load_dataset(config), out)

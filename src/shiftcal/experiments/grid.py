@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shiftcal._errors import RunDirectoryError, UnfinishedError, check_count, told, unknown, wrong
+from shiftcal import _distributed
+from shiftcal._errors import DivergedError, RunDirectoryError, UnfinishedError, check_count, told, unknown, wrong
 from shiftcal._io import first_difference, read_object
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
@@ -66,7 +67,9 @@ def complete_all(
         after = partial(hand_over, followers=followers, out=out, by=name) if followers else None
         try:
             done.append(complete(config, out / name, resume=True, dataset=kept[config.data], after_warmup=after))
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:
+            if _distributed.world_size() > 1 and not isinstance(error, DivergedError):
+                raise  # the other ranks may be in the middle of this run
             failed[name] = told(error)
             say(f"{name}: {failed[name]}")
     if failed:

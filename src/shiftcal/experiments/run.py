@@ -16,13 +16,12 @@ from torch import nn
 
 from shiftcal import _distributed
 from shiftcal._errors import DivergedError, RunDirectoryError, wrong
-from shiftcal._io import first_difference, sha256_of
+from shiftcal._io import sha256_of
 from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.files.unreadable import listing_in
 from shiftcal.data.preprocessing import Preprocessing
-from shiftcal.data.split import FileSplit
 from shiftcal.experiments import checkpoint, directory
 from shiftcal.experiments.checks import check_config, check_data, check_training_data
 from shiftcal.experiments.config import Config, stored_config
@@ -35,6 +34,8 @@ from shiftcal.experiments.setup import (
     evaluate_with,
     load_dataset,
     load_network,
+    loader_of,
+    other_data,
     preprocessing_of,
     seen,
     set_up,
@@ -144,7 +145,7 @@ def _check_kept(record: RunRecord, dataset: Dataset | None, out: Path) -> None:
     if dataset is None or record.data is None or not record.data.classes:
         return
     then = {"classes": list(record.data.classes), "counts": dict(record.data.counts)}
-    if differing := first_difference({name: seen(dataset)[name] for name in then}, then):
+    if differing := other_data(seen(dataset), then | {"loader": record.engine.get("loader")}):
         expected = "one of a run on the same data (remove it to train again)"
         raise RunDirectoryError("out", expected, f"{out}, whose data had {differing}")
 
@@ -221,7 +222,6 @@ class _Completion:
     def _described(self, trained: Trained) -> dict[str, Any]:
         config, dataset = self.config, self.dataset
         counts = {name: len(getattr(dataset, name)) for name in ("train", "validation", "test")}
-        loader = "stream" if isinstance(dataset.train, FileSplit) else "memory"
         return {
             "schema": SCHEMA,
             "recipe": config.recipe,
@@ -230,7 +230,7 @@ class _Completion:
             "config": config.to_dict(),
             **environment(),
             "device": describe_device(trained.state.device) | {"processes": _distributed.world_size()},
-            "engine": trained.state.engine | {"loader": loader},
+            "engine": trained.state.engine | {"loader": loader_of(dataset)},
             "data": {
                 "name": dataset.name,
                 "classes": dataset.classes,

@@ -15,6 +15,7 @@ from shiftcal._progress import Progress, say
 from shiftcal.experiments import checkpoint, directory
 from shiftcal.experiments.config import Config, stored_config
 from shiftcal.experiments.interrupt import Interrupt
+from shiftcal.experiments.setup import other_data
 from shiftcal.experiments.tracking import Tracking
 from shiftcal.training.loop import Hooks
 from shiftcal.training.state import TrainState
@@ -157,7 +158,7 @@ def restore(state: TrainState, config: Config, checkpoints: Path, data: Mapping[
             warnings.warn(f"{error} {f'{found[-1].name} is tried instead.' if found else ''}".strip(), stacklevel=2)
             continue
         _check_same_run(config, stored, path)
-        if data is not None and (differing := first_difference(data, stored.get("data", data))):
+        if data is not None and (differing := other_data(data, stored.get("data", data))):
             expected = "those of a run on the same data (train on changed data in a new directory)"
             raise wrong("checkpoints", expected, f"{path}, whose data had {differing}")
         try:

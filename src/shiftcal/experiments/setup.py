@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import inspect
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 
 from shiftcal import _distributed, data, models
 from shiftcal._errors import wrong
+from shiftcal._io import first_difference
 from shiftcal.auditing.grid import ShiftGrid, evaluate
 from shiftcal.data.dataset import Dataset
 from shiftcal.data.preprocessing import Preprocessing
@@ -135,11 +136,28 @@ def load_dataset(config: Config) -> Dataset:
 
 
 def seen(dataset: Dataset) -> dict[str, Any]:
-    """Tell a data set from others under the same name: by its classes, and how many images of each it has, in order."""
+    """Tell a data set from others under the same name: by its classes, and how many images of each it has, in order.
+
+    How they are loaded belongs to it: images in memory are without those that cannot be read, streamed ones are not.
+    """
     parts = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
     targets = hashlib.sha256(b"".join(part.targets.cpu().numpy().tobytes() for part in parts.values()))
     counts = {name: len(part) for name, part in parts.items()}
-    return {"classes": list(dataset.classes), "counts": counts, "targets": targets.hexdigest()}
+    found = {"classes": list(dataset.classes), "counts": counts, "targets": targets.hexdigest()}
+    return found | {"loader": loader_of(dataset)}
+
+
+def loader_of(dataset: Dataset) -> str:
+    """Say how training images are loaded."""
+    return "stream" if isinstance(dataset.train, FileSplit) else "memory"
+
+
+def other_data(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """Name the first thing in which data sets differ, see `seen`; loaded in two ways, they may differ in counts."""
+    names = mine.keys() & theirs.keys() - {"loader"}
+    if mine.get("loader") != theirs.get("loader"):
+        names &= {"classes"}
+    return first_difference({n: mine[n] for n in names}, {n: theirs[n] for n in names})
 
 
 def reading_of(own: DataSettings) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import importlib.util
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from shiftcal import __version__, _distributed
 from shiftcal._errors import DataError, RunDirectoryError, reason_of, unknown, wrong
 from shiftcal._io import read_json, sha256_of, write_json
-from shiftcal._lock import locked
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
 from shiftcal.auditing.grid import ShiftGrid, nearest_constants
@@ -29,6 +27,7 @@ from shiftcal.auditing.predictors import SEEM_PROBABILITIES, TWO_OUTPUTS, Predic
 from shiftcal.auditing.tables import files_read, read_predictions
 from shiftcal.data.match import indices_of
 from shiftcal.data.preprocessing import Preprocessing
+from shiftcal.experiments.directory import held
 from shiftcal.experiments.environment import describe_device, environment, resolve_device
 from shiftcal.experiments.gallery import make_audit_gallery
 from shiftcal.inference.images import digests_of, images_of, shared_images, source_of
@@ -71,7 +70,7 @@ def audit_model(
     about = _about(wanted, ready)
     if (kept := _finished(out, about, progress=progress)) is not None:
         return kept
-    with _claimed(out):
+    with held(out):
         return _audited(wanted, ready, out, Journal(out / JOURNAL, about), on_fitted, gallery, progress)
 
 
@@ -154,7 +153,7 @@ def audit_tables(
     about = {"files": read, "classes": list(names), "bins": bins, "version": __version__}
     if (kept := _finished(out, about)) is not None:
         return kept
-    with _claimed(out):
+    with held(out):
         journal = Journal(out / JOURNAL, about)
         record = audit_predictions(
             sets,
@@ -171,13 +170,6 @@ def audit_tables(
         )
         _write(out, record, journal)
     return record
-
-
-@contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """Hold the directory of an audit; of several ranks the first one does."""
-    with locked(out) if _distributed.rank() == 0 else nullcontext():
-        yield
 
 
 def _finished(out: Path, about: Mapping[str, Any], *, progress: bool = True) -> AuditRecord | None:

@@ -113,7 +113,7 @@ def digest_of(split: ImageSplit | None) -> str | None:
         found.update(split.images.cpu().numpy().tobytes())
     elif isinstance(split, FileSplit):
         for path in split.files:
-            state = path.stat()
+            state = path.lstat()  # a link may lead nowhere
             found.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
     else:
         raise _unknown_kind(split)
@@ -142,7 +142,7 @@ def _pixels(split: MemorySplit) -> set[bytes]:
 
 def _shared_files(test: Sequence[Path], validation: Sequence[Path]) -> int:
     """Count the validation files with the content of a test file; only files of one size are read."""
-    sizes = [{path: path.stat().st_size for path in files} for files in (test, validation)]
+    sizes = [{path: path.stat().st_size for path in files if path.is_file()} for files in (test, validation)]
     common = set(sizes[0].values()) & set(sizes[1].values())
     first, second = ({sha256_of(path) for path, size in found.items() if size in common} for found in sizes)
     return len(first & second)

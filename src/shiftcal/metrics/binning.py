@@ -37,7 +37,7 @@ def bin_index(confidence: Float[Tensor, "*shape"], bins: int) -> Tensor:
     An edge is the number nearest to m/M in the type of the values, so that 1/3 lies on it in every type.
     """
     inner = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
-    return torch.bucketize(confidence, inner.to(confidence.dtype))
+    return torch.bucketize(confidence.contiguous(), inner.to(confidence.dtype))
 
 
 def bin_sums(confidence: Float[Tensor, " n"], hits: Bool[Tensor, " n"], bins: int) -> BinSums:

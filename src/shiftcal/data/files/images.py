@@ -81,6 +81,8 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
         targets += [target] * len(of_class)
     if not files:
         raise DataError("folder", f"one with images of these formats: {_listed()}", f"{root}, without images")
+    for file in files:
+        _check_name(root, str(file.relative_to(root)))
     _warn_of_others(other)
     return Tree(root, classes, tuple(files), tuple(targets))
 
@@ -96,8 +98,8 @@ def list_images(root: Path) -> tuple[Path, ...]:
         raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
     if not files:
         raise DataError("folder", f"a folder of images ({_listed()})", f"{root}, without images")
-    for path in shown:
-        _check_name(root, str(path))
+    for file in files:
+        _check_name(root, str(file.relative_to(root)))
     _warn_of_others([path for path in shown if path.suffix.lower() in _OTHERS])
     return files
 
@@ -198,7 +200,7 @@ def read_image(path: Path, size: int | None = None, fit: Fit = "crop") -> UInt8[
         if size is not None and max(file.size) > _THINNEST * min(file.size):
             width, height = file.size
             raise ImageError(path, f"its {width} × {height} pixels are too thin to become square")
-        image = _to_rgb(file, path)
+        image = _to_rgb(file)
     if size is not None:
         image = _resized(image, size, fit)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
@@ -243,7 +245,7 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ImageError(path, str(error) or type(error).__name__) from None
 
 
-def _to_rgb(image: Any, path: Path) -> Any:
+def _to_rgb(image: Any) -> Any:
     from PIL import Image
 
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits, which Pillow would cut off at 255
@@ -252,8 +254,8 @@ def _to_rgb(image: Any, path: Path) -> Any:
         scale = 257 if values.max() > 255 else 1 / 255 if unit else 1
         if 255 < values.max() < _TWELVE_BITS:
             warnings.warn(
-                f"{path} has values up to {values.max():g} of 65535, and is nearly black. Multiply images of 12 bits "
-                "by 16 before.",
+                f"Images of 16 bits that are nearly black, all below {_TWELVE_BITS} of 65535: multiply images of 12 "
+                "bits by 16 before.",
                 stacklevel=2,
             )
         return Image.fromarray((values / scale).clip(0, 255).astype(np.uint8)).convert("RGB")
