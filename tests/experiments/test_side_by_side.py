@@ -56,6 +56,14 @@ def test_whatever_fails_one_after_the_other_stops_none_of_the_others(
     assert (tmp_path / "ce-1" / "record.json").is_file()
 
 
+def test_a_report_that_a_kill_ended_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".cost.md.31508.tmp").write_text("half")
+    grid.check_all({"ce-0": config("method=ce")}, tmp_path)
+    (tmp_path / "cost.tmp").touch()
+    with pytest.raises(ValueError, match=r"`out` should be new, or hold nothing but these runs.*cost\.tmp"):
+        grid.check_all({"ce-0": config("method=ce")}, tmp_path)
+
+
 def test_a_rank_that_fails_alone_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other ranks are in the middle of the run: what this one did next would meet them there."""
 

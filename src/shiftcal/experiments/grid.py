@@ -87,7 +87,8 @@ def check_all(configs: dict[str, Config], out: Path, swept: Collection[str] = ()
         raise wrong("configs", "at least one run", "none")
     if out.is_dir():
         for path in sorted(out.iterdir()):
-            if path.name not in configs.keys() | REPORT_FILES:
+            half_written = path.name.startswith(".") and path.name.endswith(".tmp")  # a report that a kill ended
+            if path.name not in configs.keys() | REPORT_FILES and not half_written:
                 _check_other(path, list(configs.values()), swept)
     for name, config in configs.items():
         check_config(config)
