@@ -107,7 +107,7 @@ def told(error: Exception) -> str:
 
 
 class WorkerError(RuntimeError):
-    """A process that decodes images and was killed, mostly for want of memory."""
+    """A process that decodes images and was killed, mostly for want of memory (`starved`), or failed."""
 
     @classmethod
     def told_by(cls, error: RuntimeError) -> WorkerError | None:
@@ -116,17 +116,18 @@ class WorkerError(RuntimeError):
         if "DataLoader worker" not in lines[0]:
             return None
         frames = [k for k, line in enumerate(lines) if line.startswith(" ")]
-        own = lines[0].startswith("Caught ") and frames  # an error in the worker, with its traceback
-        return cls((lines[frames[-1] + 1 :] or lines[-1:])[0].rstrip(". ") if own else lines[0].rstrip(". "))
+        if not (lines[0].startswith("Caught ") and frames):
+            return cls(lines[0].rstrip(". "))
+        said = (lines[frames[-1] + 1 :] or lines[-1:])[0].rstrip(". ")  # an error in the worker, after its traceback
+        return cls(said, "memory" in said)
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        bug = "Error" in reason and "memory" not in reason
-        advice = "" if bug else " Was there enough memory? Fewer of them take less (--set data.workers=N)."
+    def __init__(self, reason: str, starved: bool = True) -> None:
+        self.reason, self.starved = reason, starved
+        advice = " Was there enough memory? Fewer of them take less (--set data.workers=N)." if starved else ""
         super().__init__(f"A process that decodes images ended: {reason}.{advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.reason,)
+        return type(self), (self.reason, self.starved)
 
 
 class DivergedError(FloatingPointError):

@@ -222,6 +222,17 @@ def test_a_worker_without_shared_memory_is_told(tmp_path: Path, monkeypatch: pyt
         list(split.parts(4))
 
 
+def test_an_error_in_a_worker_is_told_without_advice_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a bug\nof two lines")
+
+    write_class_folders(tmp_path, 1, 4)
+    monkeypatch.setattr(torch.Tensor, "share_memory_", broken)
+    split = FileSplit(tuple((tmp_path / "kind0").iterdir()), torch.zeros(4, dtype=torch.int64), 16, workers=1)
+    with pytest.raises(WorkerError, match=r"ended: RuntimeError: a bug\.$"):
+        list(split.parts(4))
+
+
 def test_one_damaged_file_of_many_is_in_nobodys_way_wherever_it_lies(tmp_path: Path) -> None:
     """The first file is looked at before any other, for its size and for a model's logits."""
     write_class_folders(tmp_path, 2, 101)
