@@ -15,7 +15,7 @@ from shiftcal.auditing.grid import ShiftGrid, evaluate
 from shiftcal.augment import crop_flip
 from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.files import read
-from shiftcal.data.files.images import find_images
+from shiftcal.data.files.listing import find_images
 from shiftcal.data.files.read import read_split
 from shiftcal.data.split import FileSplit, MemorySplit, first_of, join
 from shiftcal.experiments.config import load_config

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from shiftcal import corrupt, data, evaluate
 from shiftcal.cli import app
-from shiftcal.data.files.images import find_images, read_image
+from shiftcal.data.files.images import read_image
+from shiftcal.data.files.listing import find_images
 from shiftcal.models import build
 from shiftcal.shifts.read import load_corrupted
 from shiftcal.shifts.source import open_source

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from shiftcal._errors import DataError, wrong
 from shiftcal.auditing.export import Agreement, check_format, export
-from shiftcal.data.files.images import list_images, read_images
+from shiftcal.data.files.images import read_images
+from shiftcal.data.files.listing import list_images
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.inference.classifier import Classifier, open_classifier
 from shiftcal.inference.request import Wanted, fit_of, shown

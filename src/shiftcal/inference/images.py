@@ -12,7 +12,7 @@ from shiftcal._errors import DataError, wrong
 from shiftcal._io import sha256_of
 from shiftcal.auditing.audit import Images
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import Tree, find_images
+from shiftcal.data.files.listing import Tree, find_images
 from shiftcal.data.files.read import read_split
 from shiftcal.data.match import indices_of, with_targets
 from shiftcal.data.sources.folders import find_test_folder, with_images

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from shiftcal._errors import DataError, check_count, wrong
-from shiftcal.data.files.images import fit_image, list_images
+from shiftcal.data.files.images import fit_image
+from shiftcal.data.files.listing import list_images
 from shiftcal.data.split import ImageSplit, MemorySplit
 from shiftcal.inference.classifier import Classifier, open_classifier, own_calibrator
 from shiftcal.inference.predict import probabilities_of, split_of_files

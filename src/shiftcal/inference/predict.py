@@ -17,7 +17,8 @@ from torch import Tensor
 from shiftcal._errors import DataError, ImageError, wrong
 from shiftcal._io import replacing
 from shiftcal._progress import Progress
-from shiftcal.data.files.images import image_size, list_images
+from shiftcal.data.files.images import image_size
+from shiftcal.data.files.listing import list_images
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import FileSplit, ImageSplit
 from shiftcal.experiments.environment import resolve_device

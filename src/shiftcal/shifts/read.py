@@ -13,7 +13,8 @@ import torch
 
 from shiftcal._errors import DataError
 from shiftcal._io import read_object
-from shiftcal.data.files.images import Array, Tree, find_images, open_array, open_images, read_image, to_tensor
+from shiftcal.data.files.images import Array, open_array, open_images, read_image, to_tensor
+from shiftcal.data.files.listing import Tree, find_images
 from shiftcal.data.split import MemorySplit
 
 MANIFEST = "corrupted.json"

@@ -13,16 +13,8 @@ import torch
 from torch import Tensor
 
 from shiftcal._errors import DataError, ImageError, wrong
-from shiftcal.data.files.images import (
-    EXTENSIONS,
-    Array,
-    find_images,
-    image_size,
-    open_array,
-    open_images,
-    read_image,
-    to_tensor,
-)
+from shiftcal.data.files.images import Array, image_size, open_array, open_images, read_image, to_tensor
+from shiftcal.data.files.listing import EXTENSIONS, find_images
 from shiftcal.data.files.unreadable import check_unreadable, name_unreadable
 from shiftcal.shifts.corruptions import SMALLEST
 

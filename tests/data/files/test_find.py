@@ -8,7 +8,7 @@ from PIL import Image
 
 from shiftcal import data
 from shiftcal._errors import UnreadableError
-from shiftcal.data.files.images import find_images, list_images
+from shiftcal.data.files.listing import find_images, list_images
 
 
 def pictures(root: Path, *names: str) -> Path:

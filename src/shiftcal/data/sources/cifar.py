@@ -20,7 +20,7 @@ import torch
 
 from shiftcal._errors import ParameterError, reason_of, wrong
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import find_images
+from shiftcal.data.files.listing import find_images
 from shiftcal.data.files.read import read_split
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.preprocessing import Preprocessing

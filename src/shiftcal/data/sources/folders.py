@@ -10,7 +10,8 @@ import torch
 
 from shiftcal._errors import unknown, wrong
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import Fit, Tree, find_images
+from shiftcal.data.files.images import Fit
+from shiftcal.data.files.listing import Tree, find_images
 from shiftcal.data.files.read import Loader, fits_memory, read_split
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.preprocessing import Preprocessing

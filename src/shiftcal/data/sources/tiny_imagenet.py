@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shiftcal._errors import wrong
 from shiftcal.data.dataset import Dataset
-from shiftcal.data.files.images import find_images
+from shiftcal.data.files.listing import find_images
 from shiftcal.data.files.read import Loader, read_split
 from shiftcal.data.hold_out import hold_out
 from shiftcal.data.sources.cifar import CIFAR
