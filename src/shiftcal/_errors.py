@@ -100,7 +100,10 @@ TRACEBACK = "SHIFTCAL_TRACEBACK"  # a variable of the environment: show where an
 
 
 def told(error: Exception) -> str:
-    """Write in one line why a run of several failed: errors of ours say it, others need their type."""
+    """Write in one line why a run of several failed: errors of ours say it, others need their type.
+
+    With `SHIFTCAL_TRACEBACK` in the environment the traceback is printed too.
+    """
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     return str(error) if isinstance(error, ParameterError | FloatingPointError) else reason_of(error)

@@ -31,7 +31,7 @@ def verdict(record: AuditRecord) -> tuple[str, ...]:
     if is_shown(record.clean) and record.clean.ece > TRUSTED:
         found.append("Do not use its confidence as it is, not even on images like these.")
     if record.shifted is not None:
-        found += [_under_shift(record.shifted, record.shifts), *map(_under, _several_named(record.shifts))]
+        found += [_under_shift(record.shifted, record.shifts), *map(_under_named, _with_sentences(record.shifts))]
         found += [*_mended(record), *_limits(record.shifts), *_sets(record.shifted)]
     else:
         found += _mended(record)
@@ -79,7 +79,7 @@ def _within(cell: AuditCell) -> str:
 
 def _under_shift(mean: AuditMean, cells: Sequence[AuditCell]) -> str:
     names = list(dict.fromkeys(str(cell.shift) for cell in cells))
-    under = f"Under {_listed(names)} it says {percent(mean.confidence)} and is right {percent(mean.accuracy)}"
+    under = _under(_listed(names), mean)
     if not is_shown(mean):
         overall = "on average " if len(cells) > 1 else ""
         chance = f"(ECE {percent(mean.ece)}, less than {SHOWN:g} times the floor of {percent(mean.noise_floor)})"
@@ -94,15 +94,19 @@ def named_shifts(cells: Sequence[AuditCell]) -> list[AuditCell]:
     return [cell for cell in cells if cell.severity is None and str(cell.shift) not in _CORRUPTIONS]
 
 
-def _several_named(cells: Sequence[AuditCell]) -> list[AuditCell]:
+def _with_sentences(cells: Sequence[AuditCell]) -> list[AuditCell]:
     """List those that deserve a sentence beside the one of the mean."""
     named = named_shifts(cells)
     return named if len(cells) > 1 and len(named) <= _FEW else []
 
 
-def _under(cell: AuditCell) -> str:
+def _under(name: str, cell: AuditCell | AuditMean) -> str:
+    return f"Under {name} it says {percent(cell.confidence)} and is right {percent(cell.accuracy)}"
+
+
+def _under_named(cell: AuditCell) -> str:
     """Tell of one test set; the mean over all would hide it."""
-    under = f"Under {_and([str(cell.shift)])} it says {percent(cell.confidence)} and is right {percent(cell.accuracy)}"
+    under = _under(_and([str(cell.shift)]), cell)
     if not is_shown(cell):
         return f"{under}: its ECE of {percent(cell.ece)} is {_within(cell)}."
     return f"{under}: {_direction(cell)} (ECE {percent(cell.ece)}, floor {percent(cell.noise_floor)})."
@@ -148,7 +152,7 @@ def _mended(record: AuditRecord) -> list[str]:
     if not after:
         reasons = sorted({str(tried.reason) for tried in record.calibrators.values() if tried.reason})
         return [f"Calibrators were not fitted: {'; '.join(reasons)}."] if reasons else []
-    if not is_shown(whole) and not any(map(is_shown, _several_named(record.shifts))):
+    if not is_shown(whole) and not any(map(is_shown, _with_sentences(record.shifts))):
         return []
     words = {"temperature": "on clean data", "temperature (augmented)": "on augmented data"}
     told = [f"{words[name]} leaves {percent(after[name])}" for name in words if name in after]
@@ -157,9 +161,9 @@ def _mended(record: AuditRecord) -> list[str]:
     if best is None:
         return [*sentences, f"No calibrator lowers its error{where}."]
     clean = record.calibrators[best].clean
-    price = record.shifted is not None and clean is not None and clean.ece is not None
-    if price and clean.ece >= record.clean.ece + NOTABLE:  # type: ignore[union-attr, operator]
-        cost = f", at a clean ECE of {percent(clean.ece)} instead of {percent(record.clean.ece)}"  # type: ignore[union-attr, arg-type]
+    price = clean.ece if record.shifted is not None and clean is not None else None
+    if price is not None and price >= record.clean.ece + NOTABLE:
+        cost = f", at a clean ECE of {percent(price)} instead of {percent(record.clean.ece)}"
         sentences.append(f"Best{where}: {best}, {percent(after[best])}{cost}.")
     elif best not in words:
         sentences.append(f"Best{where}: {best}, {percent(after[best])}.")
@@ -240,9 +244,7 @@ def warnings_of(record: AuditRecord) -> list[str]:
 def _swapped(record: AuditRecord) -> list[str]:
     """Two classes the wrong way round are right less often than a coin."""
     cell = record.clean
-    if len(record.data.classes) not in (0, 2) or cell.accuracy >= 0.5 or not cell.n:
-        return []
-    if len(cell.class_counts) != 2 or (0.5 - cell.accuracy) < SURE * 0.5 / math.sqrt(cell.n):
+    if len(cell.class_counts) != 2 or not cell.n or 0.5 - cell.accuracy < SURE * 0.5 / math.sqrt(cell.n):
         return []
     right = f"It is right on {percent(cell.accuracy)} of the clean test images"
     return [f"{right}, less often than a coin would be: are its two classes swapped?"]

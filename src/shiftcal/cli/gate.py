@@ -34,7 +34,7 @@ def gate(
         bool, typer.Option("--strict", help="Exit code 2 where the limit lies inside the 95 % interval.")
     ] = False,
     summary: Annotated[
-        Path | None, typer.Option(help="Also write the summary into this file; as JSON if it ends so.")
+        Path | None, typer.Option(help="Also write the summary into this file: Markdown, or JSON for .json.")
     ] = None,
 ) -> None:
     """Compare an audit with limits."""

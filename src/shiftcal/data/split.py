@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shiftcal._errors import DataError, wrong
 from shiftcal._tensors import check_indices
-from shiftcal.data.files.decode import Decoder, check_shapes
+from shiftcal.data.files.decode import ONE_SIZE, Decoder, two_sizes
 from shiftcal.data.files.images import Fit, first_size, try_image
 
 
@@ -163,7 +163,8 @@ def first_of(split: ImageSplit, n: int) -> MemorySplit:
             break
     if not images:
         raise DataError("images", "at least one that can be read", f"none of {len(split)}, such as {split.files[0]}")
-    check_shapes(images)
+    if sizes := two_sizes(images):
+        raise DataError("images", ONE_SIZE, sizes)
     return MemorySplit(torch.stack(images), split.targets[places]).to(split.device)
 
 

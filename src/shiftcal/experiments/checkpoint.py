@@ -74,7 +74,8 @@ def epochs_done(directory: Path) -> int:
 
 def _by_time(paths: Iterable[Path]) -> list[Path]:
     """Sort checkpoints by epoch and step; what has another name is none."""
-    return sorted((path for path in paths if _time_of(path) is not None), key=_time_of)  # type: ignore[arg-type]
+    timed = [(when, path) for path in paths if (when := _time_of(path)) is not None]
+    return [path for _, path in sorted(timed)]
 
 
 def _time_of(path: Path) -> tuple[int, int] | None:

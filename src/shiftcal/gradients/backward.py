@@ -94,9 +94,10 @@ class GradientPair:
         """Add the gradients of one micro-batch's losses."""
         for name, loss in (("main_loss", main_loss), ("constraint_loss", constraint_loss)):
             if not isinstance(loss, Tensor) or loss.ndim != 0 or not loss.requires_grad:
-                shape = f"of shape {list(loss.shape)} with" if isinstance(loss, Tensor) else ""
-                about = f"one {shape} requires_grad={loss.requires_grad}" if shape else loss
-                raise wrong(name, "a scalar tensor that requires a gradient", about)
+                found: object = loss
+                if isinstance(loss, Tensor):
+                    found = f"one of shape {list(loss.shape)} with requires_grad={loss.requires_grad}"
+                raise wrong(name, "a scalar tensor that requires a gradient", found)
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
         if not any(gradients.used):
             raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")

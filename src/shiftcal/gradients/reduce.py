@@ -91,9 +91,9 @@ def gather(
     """Gather the logits and targets of all ranks, differentiably, for a loss of the whole batch.
 
     A constraint such as Soft-ECE is not a mean over samples: the average of the ranks' values is not the value of the
-    whole batch. Compute it on what this returns. The backward pass suits gradients that are averaged
-    over the ranks, as `rectified_backward` and DistributedDataParallel do it. Ranks may have different numbers of rows,
-    so gather the rows that count: `gather(logits[~filtered], targets[~filtered])`.
+    whole batch. Compute it on what this returns. The backward pass suits gradients that are averaged over the ranks, as
+    `rectified_backward` and DistributedDataParallel do it. Ranks may have different numbers of rows, so gather the rows
+    that count: `gather(logits[~filtered], targets[~filtered])`.
     Without a process group the arguments are returned as they are.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shiftcal import __version__, _distributed
-from shiftcal._errors import DataError, RunDirectoryError, reason_of, unknown, wrong
+from shiftcal._errors import DataError, RunDirectoryError, reason_of, wrong
 from shiftcal._io import read_json, sha256_of, write_json
 from shiftcal._progress import say
 from shiftcal.auditing.audit import Images, PredictionSets, audit, audit_predictions
@@ -34,10 +34,9 @@ from shiftcal.inference.images import digests_of, images_of, shared_images, sour
 from shiftcal.inference.open_model import Opened
 from shiftcal.inference.request import Wanted, decide_preprocessing, open_wanted, read_names, shown
 from shiftcal.records.audit import AUDIT, AuditedData, AuditRecord, ModelSeen, read_audit, write_audit
-from shiftcal.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, named
+from shiftcal.shifts.corruptions import check_name, named
 
 JOURNAL, ABOUT = "cells.jsonl", "about.json"
-_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 
 
 @dataclass(frozen=True)
@@ -227,8 +226,7 @@ def _lines(ready: Ready) -> list[str]:
 def prepare(wanted: Wanted, *, progress: bool = True) -> Ready:
     """Open the model, read the images, and fit them together: classes by name, and one preprocessing for all."""
     for name in named(wanted.corruptions):  # told before anything is read
-        if name not in _CORRUPTIONS:
-            raise unknown("corruptions", name, _CORRUPTIONS)
+        check_name("corruptions", name)
     opened, names = open_wanted(wanted)
     dataset, root = source_of(wanted, opened)
     known = decide_preprocessing(wanted, opened, dataset)

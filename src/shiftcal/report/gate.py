@@ -1,4 +1,4 @@
-"""What a gate found, in Markdown."""
+"""What a gate found, in Markdown and in JSON."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def as_json(record: AuditRecord, found: Sequence[Check], *, strict: bool, where:
 
 def _chosen(record: AuditRecord, where: Sequence[str]) -> str:
     cells = chosen_cells(record, where)
-    names = {str(cell.shift): cell for cell in record.shifts}
-    left_out = [name for name in names if name not in {str(cell.shift) for cell in cells}]
+    kept = {cell.shift for cell in cells}
+    left_out = list(dict.fromkeys(str(cell.shift) for cell in record.shifts if cell.shift not in kept))
     more = f"; without {', '.join(left_out[:5])}{', …' if len(left_out) > 5 else ''}" if left_out else ""
     return f"Shifted test sets with {' and '.join(where)}: {len(cells)} of {len(record.shifts)}{more}."
 

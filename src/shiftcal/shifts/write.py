@@ -23,8 +23,8 @@ from shiftcal.data.files.unreadable import listing_in
 from shiftcal.shifts.corruptions import (
     CONSTANTS,
     CORRUPTIONS,
-    EXTRA_CORRUPTIONS,
     SEVERITIES,
+    check_name,
     corrupt,
     frost_source,
 )
@@ -120,8 +120,7 @@ def _write(
 
 def _check(source: Source, names: Sequence[str], severities: Sequence[int], constants: str, layout: str) -> None:
     for name in names:
-        if name not in CORRUPTIONS + EXTRA_CORRUPTIONS:
-            raise unknown("name", name, CORRUPTIONS + EXTRA_CORRUPTIONS)
+        check_name("name", name)
     if not names:
         raise wrong("names", "at least one corruption", "none")
     if not severities or not set(severities) <= set(SEVERITIES):

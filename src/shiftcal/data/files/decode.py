@@ -23,10 +23,10 @@ _MOST_WORKERS = 16
 ONE_SIZE = "of one size (data.size brings them to one)"
 
 
-def check_shapes(images: Sequence[Tensor]) -> None:
-    """Raise unless images have one size."""
-    if len(shapes := sorted({tuple(image.shape) for image in images})) > 1:
-        raise DataError("images", ONE_SIZE, f"{list(shapes[0])} and {list(shapes[1])}")
+def two_sizes(images: Sequence[Tensor]) -> str | None:
+    """Name two sizes that images have; None where all have one."""
+    shapes = sorted({tuple(image.shape) for image in images})
+    return f"{list(shapes[0])} and {list(shapes[1])}" if len(shapes) > 1 else None
 
 
 @dataclass
@@ -113,9 +113,8 @@ def _collate(items: list[tuple[int, Any]]) -> tuple[Tensor, Tensor | str, dict[i
     failures = {place: image for place, image in items if isinstance(image, str)}
     index = torch.tensor([place for place, image in items if not isinstance(image, str)], dtype=torch.int64)
     images = [image for _, image in items if not isinstance(image, str)]
-    shapes = sorted({tuple(image.shape) for image in images})
-    if len(shapes) > 1:
-        return index, f"{list(shapes[0])} and {list(shapes[1])}", failures
+    if sizes := two_sizes(images):
+        return index, sizes, failures
     batch = torch.stack(images) if images else torch.empty(0)
     if torch_data.get_worker_info() is not None:
         batch.share_memory_()  # here its failure is told; in torch's own thread the main process would wait for ever

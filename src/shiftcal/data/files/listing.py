@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -43,8 +43,7 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
         raise DataError("folder", "a folder with one folder of images for each class", f"{root}{_what_it_is(root)}")
     shown = [path for path in root.iterdir() if not path.name.startswith(".")]
     found = tuple(sorted(path.name for path in shown if path.is_dir()))
-    for name in found:
-        _check_name(root, name)
+    _check_names(root, found)
     if beside := sum(path.suffix.lower() in EXTENSIONS and path.is_file() for path in shown):
         warnings.warn(f"{beside} images beside the class folders of {root} are left out.", stacklevel=4)
     missing = sorted(set(classes or ()) - set(found))
@@ -62,8 +61,7 @@ def _found_images(root: Path, classes: tuple[str, ...] | None) -> Tree:
         targets += [target] * len(of_class)
     if not files:
         raise DataError("folder", f"one with images of these formats: {_listed()}", f"{root}, without images")
-    for file in files:
-        _check_name(root, str(file.relative_to(root)))
+    _check_names(root, map(str, files))
     _warn_of_others(other)
     return Tree(root, classes, tuple(files), tuple(targets))
 
@@ -79,8 +77,7 @@ def list_images(root: Path) -> tuple[Path, ...]:
         raise DataError("folder", "a folder whose paths can be listed", f"{root}: {error}") from None
     if not files:
         raise DataError("folder", f"a folder of images ({_listed()})", f"{root}, without images")
-    for file in files:
-        _check_name(root, str(file.relative_to(root)))
+    _check_names(root, map(str, files))
     _warn_of_others([path for path in shown if path.suffix.lower() in _OTHERS])
     return files
 
@@ -108,15 +105,17 @@ def _shown_below(root: Path) -> Iterator[Path]:
                 yield path  # a link that leads nowhere is an image that cannot be read
 
 
-def _check_name(root: Path, name: str) -> None:
-    """Raise on a name that tables and records cannot hold."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        found = f"{name.encode(errors='surrogateescape')!r} in {root}"
-        raise DataError(
-            "folder", "one whose names are UTF-8 (rename it; LC_ALL=C.UTF-8 in a container)", found
-        ) from None
+def _check_names(root: Path, names: Iterable[str]) -> None:
+    """Raise on a name that tables and records cannot hold; what is above the root is not looked at."""
+    above = str(root)
+    for name in names:
+        below = name.removeprefix(above)
+        try:
+            below.encode()
+        except UnicodeEncodeError:
+            expected = "one whose names are UTF-8 (rename it; LC_ALL=C.UTF-8 in a container)"
+            found = f"{below.strip(os.sep).encode(errors='surrogateescape')!r} in {root}"
+            raise DataError("folder", expected, found) from None
 
 
 def _listed() -> str:

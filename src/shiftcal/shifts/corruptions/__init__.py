@@ -79,8 +79,7 @@ def corrupt(
         tensor(176, dtype=torch.uint8)
     """
     check_images(images)
-    if name not in _FUNCTIONS:
-        raise unknown("name", name, _FUNCTIONS)
+    check_name("name", name)
     if isinstance(severity, bool) or not isinstance(severity, SupportsIndex) or int(severity) not in SEVERITIES:
         raise wrong("severity", "an integer in 1..5", severity)
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**32:
@@ -103,6 +102,12 @@ def corrupt(
         for part, index in zip(images.split(size), indices.split(size), strict=True):
             parts.append(function(part.contiguous(), amount, Setting(Draws(int(seed), index), constants, folder)))
     return torch.cat(parts)
+
+
+def check_name(parameter: str, name: str) -> None:
+    """Raise unless there is a corruption of this name."""
+    if name not in _FUNCTIONS:
+        raise unknown(parameter, name, _FUNCTIONS)
 
 
 def named(words: Sequence[str]) -> tuple[str, ...]:
