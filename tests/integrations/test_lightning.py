@@ -254,6 +254,14 @@ def test_an_audit_is_logged_and_written(at: str, splits: tuple[MemorySplit, Prep
         assert record.clean.accuracy == pytest.approx(float((logits.argmax(1) == split.targets).double().mean()))
 
 
+@pytest.mark.parametrize(
+    ("size", "given", "expected"), [(32, None, "cifar"), (64, None, "tiny-imagenet"), (64, "cifar", "cifar")]
+)
+def test_severities_are_those_of_the_nearest_image_size(size: int, given: str | None, expected: str) -> None:
+    images = (torch.zeros(4, 3, size, size, dtype=torch.uint8), torch.arange(4))
+    assert AuditCallback(images, Preprocessing((0.5,) * 3, (0.5,) * 3), constants=given).constants == expected
+
+
 def test_an_audit_of_normalised_images_is_refused(splits: tuple[MemorySplit, Preprocessing]) -> None:
     split, preprocess = splits
     with pytest.raises(ValueError, match="`images` should be uint8, as they are stored"):

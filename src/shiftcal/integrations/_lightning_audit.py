@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shiftcal._errors import check_count, unknown, wrong
 from shiftcal.auditing.audit import Images, audit
-from shiftcal.auditing.grid import ShiftGrid
+from shiftcal.auditing.grid import ShiftGrid, nearest_constants
 from shiftcal.auditing.predictors import check_logits, first_rows, tensor_of
 from shiftcal.data.preprocessing import Preprocessing
 from shiftcal.data.split import MemorySplit
@@ -40,7 +40,7 @@ class AuditCallback(Callback):
         at: When: "fit", "validation" or "test".
         every: At every so many validations.
         corruptions: Names of corruptions, each at five severities.
-        constants: Whose severities, see `shiftcal.corrupt`.
+        constants: Whose severities, see `shiftcal.corrupt`; by default those made for images nearest to this size.
         classes: The names of the classes in the order of the model's outputs, where `images` has none; by default
             they are numbers, as many as the module has outputs.
         bins: Number of bins.
@@ -56,7 +56,7 @@ class AuditCallback(Callback):
         at: Moment = "fit",
         every: int = 1,
         corruptions: Sequence[str] = ("gaussian_noise", "defocus_blur", "contrast"),
-        constants: str = "cifar",
+        constants: str | None = None,
         classes: Sequence[str] = (),
         bins: int = 15,
         batch_size: int = 500,
@@ -71,9 +71,10 @@ class AuditCallback(Callback):
         self._named = bool(classes) or isinstance(images, Images)
         self.preprocess, self.at, self.every = preprocess, at, every
         self.out = None if out is None else Path(out)
-        self.corruptions, self.constants = tuple(corruptions), constants
+        self.corruptions = tuple(corruptions)
+        self.constants = constants or nearest_constants(self.images.test.shape[-1])
         self.bins, self.batch_size = bins, batch_size
-        ShiftGrid(self.corruptions, constants).check_images(self.images.test)
+        ShiftGrid(self.corruptions, self.constants).check_images(self.images.test)
         self.record: AuditRecord | None = None
         self._validations = 0
 
