@@ -99,3 +99,8 @@ def test_names_that_are_no_utf8_are_refused_before_training(tmp_path: Path) -> N
     for look in (find_images, list_images):
         with pytest.raises(ValueError, match=r"`folder` should be one whose names are UTF-8.*b'M\\xfcll"):
             look(root)
+    one = pictures(tmp_path / "files", "cat/1.png", "dog/1.png")
+    (one / "cat" / "1.png").rename(one / "cat" / os.fsdecode(b"h\xfct.png"))
+    for look in (find_images, list_images):
+        with pytest.raises(ValueError, match=r"UTF-8.*b'cat/h\\xfct\.png'"):
+            look(one)
