@@ -17,6 +17,7 @@ SOURCES = (
     ("CIFAR-10, ResNet-18, 60 epochs", "results/cifar10/seeds", ("ce",)),
     ("CIFAR-100, ResNet-18, 60 epochs", "results/cifar100/seeds", ("ce",)),
     ("CIFAR-10, ResNet-18, 60 epochs, one seed", "results/cifar10/runs", ("ce",)),
+    ("CIFAR-10, ResNet-18, 60 epochs, one seed", "results/cifar10/augmix", ()),
     ("The demo, five seeds", "results/demo/runs", ("ce",)),
 )
 _BLOCK = re.compile(r"<!-- measured: ([^>]*) -->.*?<!-- end -->", re.DOTALL)
