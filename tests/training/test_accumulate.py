@@ -9,7 +9,7 @@ import torch
 
 from shiftcal import data, losses
 from shiftcal.experiments.config import load_config
-from shiftcal.gradients import Gradients, gradients_of_losses, rectify, write_gradients
+from shiftcal.gradients import Gradients, constrained_first, gradients_of_losses, rectify, write_gradients
 from shiftcal.training.accumulate import accumulated, micro_batches
 from shiftcal.training.inputs import Inputs
 from shiftcal.training.objective import Objective
@@ -55,32 +55,36 @@ def inputs(n: int, seed: int) -> Inputs:
     return Inputs(images, torch.arange(n) % 8, torch.arange(n) % 5 == 0)
 
 
+@pytest.mark.parametrize("scope", ["all", "classifier"])
 @pytest.mark.parametrize("each", [False, True])
-def test_what_a_step_does_with_three_micro_batches(each: bool) -> None:
+def test_what_a_step_does_with_three_micro_batches(each: bool, scope: str) -> None:
     """By hand: gradients of each part, weighted by its size, rectified before or after."""
     mix, original = inputs(20, 0), inputs(24, 1)
     torch.manual_seed(0)
     model = Plain()
-    parameters = list(model.parameters())
-    size = sum(p.numel() for p in parameters)
-    total = torch.zeros(2, size)
+    classifier = None if scope == "all" else tuple(model.layers[-1].parameters())
+    parameters, count = constrained_first(model.parameters(), classifier)
+    size = sum(p.numel() for p in parameters[:count])  # the rest keeps the main gradient
+    total, rest = torch.zeros(2, size), torch.zeros(sum(p.numel() for p in parameters[count:]))
     bounds, others = (0, 8, 16, 20), (0, 8, 16, 24)
     cosine, conflicts = torch.nn.functional.cosine_similarity, []
     for k in range(3):
         a, b = slice(bounds[k], bounds[k + 1]), slice(others[k], others[k + 1])
-        pair = gradients_of_losses(
-            losses.cross_entropy(model(mix.images[a]), mix.targets[a]),
-            losses.soft_ece(model(original.images[b]), original.targets[b]),
-            parameters,
-            len(parameters),
-        ).vector.view(2, size)
+        main_loss = losses.cross_entropy(model(mix.images[a]), mix.targets[a])
+        constraint_loss = losses.soft_ece(model(original.images[b]), original.targets[b])
+        main = torch.autograd.grad(main_loss, parameters)
+        second = torch.autograd.grad(constraint_loss, parameters[:count])
+        pair = torch.cat([g.flatten() for g in main[:count] + second]).view(2, size)
         conflicts.append(((a.stop - a.start) / 20, float(pair[0] @ pair[1] < 0), float(cosine(*pair, dim=0))))
         vectors = torch.stack([rectify(*pair), pair[1]]) if each else pair
         total += (a.stop - a.start) / 20 * vectors
-    expected = total[0] if each else rectify(*total)
+        rest += (a.stop - a.start) / 20 * torch.cat([rest[:0], *(g.flatten() for g in main[count:])])
+    expected = torch.cat([total[0] if each else rectify(*total), rest])
     optimizer = torch.optim.SGD(parameters, lr=0.0, fused=True)
     optimizer.found_inf = torch.zeros(())
-    objective = Objective(lambda logits, part: losses.cross_entropy(logits, part.targets), losses.soft_ece)
+    objective = Objective(
+        lambda logits, part: losses.cross_entropy(logits, part.targets), losses.soft_ece, constrained=classifier
+    )
     ops = accumulated(EAGER, 8, "micro_batch" if each else "batch")
     report = training_step(model, optimizer, objective, mix, original, ops)
     found = torch.cat([p.grad.flatten() for p in parameters])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from shiftcal import data, dct_low_pass, losses, rectified_backward
+from shiftcal import GradientPair, data, dct_low_pass, losses, rectified_backward
 from shiftcal.augment import crop_flip
 from shiftcal.data.epoch import MixedEpoch, seeded
 from shiftcal.data.preprocessing import Preprocessing
@@ -125,6 +125,29 @@ def test_the_constraints_backward_pass_stops_at_the_classifier(scope: str, passe
         constrained=classifier.parameters() if scope == "classifier" else None,
     )
     assert Counted.count == passes
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_what_no_rule_sees_is_as_backward_leaves_it(parts: int) -> None:
+    """Summed over micro-batches, added to what is there, and without a gradient where no loss depends on it."""
+    torch.manual_seed(0)
+    hidden, unused, classifier = nn.Linear(6, 5), nn.Linear(2, 2), nn.Linear(5, 4)
+    parameters = [*hidden.parameters(), *unused.parameters(), *classifier.parameters()]
+    x, y = torch.randn(12, 6), torch.arange(12) % 4
+
+    def main_loss(k: int) -> torch.Tensor:
+        return losses.cross_entropy(classifier(hidden(x[k::parts]).tanh()), y[k::parts]) / parts
+
+    for k in range(parts):
+        main_loss(k).backward()
+    expected = 1 + hidden.weight.grad
+    hidden.weight.grad = torch.ones_like(hidden.weight)
+    pair = GradientPair(parameters, constrained=classifier.parameters())
+    for k in range(parts):
+        pair.add(main_loss(k), -classifier.weight.sum() / parts)
+    pair.backward()
+    torch.testing.assert_close(hidden.weight.grad, expected)
+    assert unused.weight.grad is None
 
 
 def test_constrained_parameters_are_some_of_all() -> None:

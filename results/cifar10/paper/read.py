@@ -61,9 +61,9 @@ def draw() -> None:
         pairs = [(entry["epoch"], 100 * entry["validation_ece"]) for entry in log(path) if "validation_ece" in entry]
         axes.plot(*zip(*pairs, strict=True), label=name, color=colour, lw=1.2)
     axes.axhline(11.54, color="#d55e00", lw=1, ls="--", label="the paper, filter alone: 11.54 (test images)")
-    for epoch, text in ((150, "rate 0.01"), (200, "filter"), (250, "rate 0.001")):
+    for epoch, height, text in ((150, 33, "rate 0.01"), (200, 24, "filter"), (250, 24, "rate 0.001")):
         axes.axvline(epoch, color="0.6", lw=0.8, ls=":")
-        axes.text(epoch + 2, 24, text, fontsize=7, color="0.35", rotation=90, va="top")
+        axes.text(epoch + 2, height, text, fontsize=7, color="0.35", rotation=90, va="top")
     axes.set(xlabel="epoch of 350", ylabel="ECE on validation images, %", xlim=(0, 350), ylim=(0, 34))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper right", fontsize=8)

@@ -101,7 +101,10 @@ class GradientPair:
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
         if not any(gradients.used):
             raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")
-        self._sum = gradients if self._sum is None else self._sum.add(gradients)
+        if self._sum is None:
+            self._sum = gradients
+        else:
+            self._sum = self._sum.flattened(self._parameters).add(gradients.flattened(self._parameters))
 
     def backward(
         self, *, rule: str | Rule = "rectify", state: ConstraintMomentum | None = None, process_group: Any = None
@@ -109,9 +112,9 @@ class GradientPair:
         """Add to `.grad` what a rule makes of both sums, and start anew; see `rectified_backward`."""
         if self._sum is None:
             raise ValueError("GradientPair should have gradients to combine. Found none: call `add` first.")
-        gradients, self._sum = mean_over_ranks(self._sum, process_group), None
+        gradients, self._sum = mean_over_ranks(self._sum, self._parameters, process_group), None
         final, report = combine(gradients.vector, gradients.size, find_rule(rule), state)
         if report is None:
             raise TypeError("A pair of gradients should be reported on. Found no constraint.")
-        write_gradients(final, self._parameters, gradients.used, accumulate=True)
+        write_gradients(final, self._parameters, gradients.used, gradients.rest, accumulate=True)
         return report

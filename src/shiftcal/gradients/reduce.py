@@ -25,11 +25,12 @@ def ranks_in(process_group: Any) -> int:
     return dist.get_world_size(process_group)
 
 
-def mean_over_ranks(gradients: Gradients, process_group: Any = None) -> Gradients:
+def mean_over_ranks(gradients: Gradients, parameters: Sequence[Tensor], process_group: Any = None) -> Gradients:
     """Average gradients over the ranks in one reduction. A parameter counts as used where some rank used it."""
     ranks = ranks_in(process_group)
     if ranks == 1:
         return gradients
+    gradients = gradients.flattened(parameters)
     vector, count = gradients.flat, len(gradients.used)
     flags = torch.tensor(gradients.used, dtype=vector.dtype, device=vector.device)
     both = torch.cat([vector, flags])

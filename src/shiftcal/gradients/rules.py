@@ -147,17 +147,17 @@ RULES: dict[str, Rule] = {"rectify": rectify, "sum": add, "none": ignore, "pcgra
 
 
 def combine(
-    gradients: Float[Tensor, " both"] | tuple[Tensor | None, ...],
+    gradients: Float[Tensor, " both"] | None,
     size: int,
     rule: Rule,
     momentum: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Float[Tensor, " n"] | tuple[Tensor | None, ...], Rectification | None]:
+) -> tuple[Float[Tensor, " n"] | None, Rectification | None]:
     """Apply a rule to the main gradient, the first `size` entries, and the constraint's, which follow it.
 
     A constraint's gradient that is shorter belongs to the first entries of the main one; the rest stays. Without one
     the main gradient is the result. `momentum` turns the constraint's gradient into its running mean.
     """
-    if not isinstance(gradients, Tensor) or len(gradients) == size:
+    if gradients is None or len(gradients) == size:
         return gradients, None
     whole, constraint = gradients[:size], gradients[size:]
     main, rest = whole[: len(constraint)], whole[len(constraint) :]
@@ -201,7 +201,7 @@ def find_rule(rule: str | Rule) -> Rule:
 
 def usable(norm: Tensor) -> Tensor:
     """Tell by its norm or squared norm whether a gradient gives a direction: neither zero nor non-finite."""
-    return norm.isfinite() & (norm > 0)
+    return (norm > 0) & (norm < math.inf)  # false for NaN
 
 
 def _check_gradients(main: Tensor, constraint: Tensor) -> None:

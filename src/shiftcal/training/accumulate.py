@@ -43,7 +43,7 @@ def accumulated(ops: Ops, micro_batch: int, per: Literal["batch", "micro_batch"]
             found, stats = ops.gradients(model, objective, parameters, constrained, part, of_original)
             found = ops.all_reduce(found)
             final, report = ops.combine(found.vector, found.size, objective.rule, objective.momentum)
-            alone = Gradients(final, found.size, found.used).flattened(parameters)
+            alone = Gradients(final, found.size, found.used, found.rest).flattened(parameters)
             total = alone.scale(share) if total is None else total.add(alone, share)
             seen.append(Statistics(stats.loss * share, stats.correct))
             reports += [] if report is None else [(report, share)]

@@ -117,7 +117,7 @@ def training_step(
     gradients, stats = ops.gradients(model, objective, parameters, constrained, mix, original)  # lines 5, 14–15
     gradients = ops.all_reduce(gradients)
     final, report = ops.combine(gradients.vector, gradients.size, objective.rule, objective.momentum)  # lines 16–22
-    write_gradients(final, parameters, gradients.used)
+    write_gradients(final, parameters, gradients.used, gradients.rest)
     # Rules see mean-reduced losses, since some depend on scale.
     scale = len(mix.targets) if objective.sum_reduction else 1
     norm = descend(optimizer, parameters, scale, objective.clip_norm)  # line 23
