@@ -342,10 +342,11 @@ def test_a_parameter_that_is_listed_twice_counts_once() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_a_main_loss_that_depends_on_no_parameter_is_refused() -> None:
+@pytest.mark.parametrize("of", ["other", "w"])
+def test_a_main_loss_that_depends_on_no_parameter_is_refused(of: str) -> None:
     w, other = (torch.ones(2, requires_grad=True) for _ in range(2))
     with pytest.raises(ValueError, match="`main_loss` should be one that depends on some of `parameters`"):
-        rectified_backward(other.sum(), other.prod(), [w])
+        rectified_backward(other.sum(), {"other": other, "w": w}[of].prod(), [w])
     assert w.grad is None
 
 

@@ -99,8 +99,6 @@ class GradientPair:
                     found = f"one of shape {list(loss.shape)} with requires_grad={loss.requires_grad}"
                 raise wrong(name, "a scalar tensor that requires a gradient", found)
         gradients = gradients_of_losses(main_loss, constraint_loss, self._parameters, self._constrained)
-        if not any(gradients.used):
-            raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")
         if self._sum is None:
             self._sum = gradients
         else:
