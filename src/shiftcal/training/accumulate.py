@@ -20,20 +20,9 @@ def accumulated(ops: Ops, micro_batch: int, per: Literal["batch", "micro_batch"]
     gradients are reduced and rectified, and the results averaged, which is what the FGR paper's study of batch sizes
     reasons about. What is then reported is the mean over the micro-batches of what happened to each.
     """
+    each = per == "micro_batch"
 
-    def together(
-        model: Any, objective: Any, parameters: Any, constrained: int, mix: Inputs, original: Inputs | None
-    ) -> tuple[Gradients, Statistics]:
-        total: Gradients | None = None
-        seen: list[Statistics] = []
-        for part, of_original, share in micro_batches(mix, original, micro_batch):
-            found, stats = ops.gradients(model, objective, parameters, constrained, part, of_original)
-            found = found.flattened(parameters)
-            total = found.scale(share) if total is None else total.add(found, share)
-            seen.append(Statistics(stats.loss * share, stats.correct))
-        return _there(total), _summed(seen)
-
-    def one_by_one(
+    def in_parts(
         model: Any, objective: Any, parameters: Any, constrained: int, mix: Inputs, original: Inputs | None
     ) -> tuple[Gradients, Statistics]:
         total: Gradients | None = None
@@ -41,17 +30,17 @@ def accumulated(ops: Ops, micro_batch: int, per: Literal["batch", "micro_batch"]
         reports: list[tuple[Rectification, float]] = []
         for part, of_original, share in micro_batches(mix, original, micro_batch):
             found, stats = ops.gradients(model, objective, parameters, constrained, part, of_original)
-            found = ops.all_reduce(found)
-            final, report = ops.combine(found.vector, found.size, objective.rule, objective.momentum)
-            alone = Gradients(final, found.size, found.used, found.rest).flattened(parameters)
-            total = alone.scale(share) if total is None else total.add(alone, share)
+            if each:
+                found = ops.all_reduce(found)
+                final, report = ops.combine(found.vector, found.size, objective.rule, objective.momentum)
+                found = replace(found, vector=final)
+                reports += [] if report is None else [(report, share)]
+            found = found.flattened(parameters)
+            total = found.scale(share) if total is None else total.add(found, share)
             seen.append(Statistics(stats.loss * share, stats.correct))
-            reports += [] if report is None else [(report, share)]
         return _there(total), _summed(seen)._replace(report=mean_report(reports) if reports else None)
 
-    if per == "batch":
-        return replace(ops, gradients=together)
-    return Ops(gradients=one_by_one)
+    return Ops(gradients=in_parts) if each else replace(ops, gradients=in_parts)
 
 
 def micro_batches(mix: Inputs, original: Inputs | None, size: int) -> Iterator[tuple[Inputs, Inputs | None, float]]:
