@@ -150,6 +150,19 @@ def test_what_no_rule_sees_is_as_backward_leaves_it(parts: int) -> None:
     assert unused.weight.grad is None
 
 
+def test_gradients_share_no_memory_with_what_a_hook_holds() -> None:
+    hidden, classifier = nn.Linear(3, 2), nn.Linear(2, 2)
+    seen: list[torch.Tensor] = []
+    hidden.weight.register_hook(seen.append)
+    logits = classifier(hidden(torch.ones(2, 3)))
+    parameters = [*hidden.parameters(), *classifier.parameters()]
+    rectified_backward(logits.square().sum(), logits.sum(), parameters, constrained=classifier.parameters())
+    before = seen[0].clone()
+    hidden.weight.grad.zero_()
+    assert before.abs().sum() > 0
+    assert torch.equal(seen[0], before)
+
+
 def test_constrained_parameters_are_some_of_all() -> None:
     a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     with pytest.raises(ValueError, match="`constrained` should be some of `parameters` that require a gradient"):

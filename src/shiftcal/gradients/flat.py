@@ -103,10 +103,10 @@ def gradients_of_losses(
     main = torch.autograd.grad(main_loss, parameters, retain_graph=constraint_loss is not None, allow_unused=True)
     if any(g is None for g in main):
         _check_not_hidden(main_loss)
-    if all(g is None for g in main):
-        raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")
     if constraint_loss is None:
         return Gradients(None, 0, tuple(g is not None for g in main), rest=tuple(main))
+    if all(g is None for g in main):
+        raise wrong("main_loss", "one that depends on some of `parameters`", "one that depends on none")
     second = torch.autograd.grad(constraint_loss, parameters[:constrained], allow_unused=True)
     if any(b is None and a is not None for a, b in zip(main, second, strict=False)):
         _check_not_hidden(constraint_loss)
