@@ -26,7 +26,7 @@ def log(path: Path) -> Log:
         return [json.loads(line) for line in file]
 
 
-def measured(entries: Log, key: str, first: int = 1, last: int = 350) -> list[float]:
+def measured(entries: Log, key: str, first: int, last: int) -> list[float]:
     name = f"validation_{key}"
     return [entry[name] for entry in entries if first <= entry["epoch"] <= last and name in entry]
 
@@ -35,9 +35,6 @@ def table(entries: Log) -> None:
     for first, last in STRETCHES:
         values = [measured(entries, key, first, last) for key in MEASURED]
         print(f"{first}–{last}", *(f"{mean(value):.4f} ± {stdev(value):.4f}" for value in values), sep=" | ")
-    best = min((entry for entry in entries if "validation_ece" in entry), key=lambda entry: entry["validation_ece"])
-    print("lowest", best["epoch"], best["validation_ece"], best["validation_accuracy"])
-    print("at 195, 200, 205", *(entries[epoch - 1]["validation_ece"] for epoch in (195, 200, 205)))
 
 
 def noise(entries: Log) -> None:

@@ -114,6 +114,5 @@ class GradientPair:
         final, report = combine(gradients.vector, gradients.size, find_rule(rule), state)
         if report is None:
             raise TypeError("A pair of gradients should be reported on. Found no constraint.")
-        rest = [None if g is None else g.clone() for g in gradients.rest]  # a user's hook may hold the tensor itself
-        write_gradients(final, self._parameters, gradients.used, rest, accumulate=True)
+        write_gradients(final, self._parameters, gradients.used, gradients.rest, accumulate=True)
         return report

@@ -149,12 +149,12 @@ def write_gradients(
     """Cut a vector into gradients with the shape, type and memory order of their parameters, and set `.grad`.
 
     `rest` holds those of the last parameters, which need no cutting. With `accumulate` all are added to what is there,
-    as `Tensor.backward` does; otherwise they replace it.
+    and none shares its memory with `rest`, as with `Tensor.backward`; otherwise they replace it.
     """
     count = len(parameters) - len(rest)
     pieces = [] if vector is None else split(vector, parameters[:count])
     given = [piece if wanted else None for piece, wanted in zip(pieces, used, strict=False)]
-    for p, gradient in zip(parameters, given + _apart(rest, parameters[count:]), strict=True):
+    for p, gradient in zip(parameters, given + _apart(rest, parameters[count:], copy=accumulate), strict=True):
         if gradient is None:
             p.grad = p.grad if accumulate else None
         elif accumulate and p.grad is not None:
@@ -163,15 +163,18 @@ def write_gradients(
             p.grad = gradient.to(p.dtype)
 
 
-def _apart(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """Lay gradients out like their parameters; memory that autograd gave to two of them is copied."""
+def _apart(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor], copy: bool) -> list[Tensor | None]:
+    """Lay gradients out like their parameters; memory that autograd gave to two of them is copied.
+
+    With `copy` all are: a hook may hold the tensor that autograd gave.
+    """
     seen, found = set(), list[Tensor | None]()
     for p, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             found.append(None)
             continue
         memory = gradient.untyped_storage().data_ptr()
-        found.append(laid_out(gradient.clone() if memory in seen else gradient, p))
+        found.append(laid_out(gradient.clone() if copy or memory in seen else gradient, p))
         seen.add(memory)
     return found
 
